@@ -1,0 +1,327 @@
+// The public side of the protocol: checks every argument, brings it into the form that kernels take, and calls them.
+#include "scaledmm/linear.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "numerics/formats.hpp"
+#include "scaledmm/error.hpp"
+
+namespace scaledmm {
+namespace {
+
+[[noreturn]] void fail(const Layer& layer, const std::string& text) {
+  throw InvalidArgument((layer.name().empty() ? "" : "layer " + layer.name() + ": ") + text);
+}
+
+std::string text(std::int64_t value) { return std::to_string(value); }
+
+// Rows of a tensor with its leading dimensions flattened.
+struct Rows {
+  std::int64_t count = 1;
+  std::int64_t stride = 0;  // elements
+  bool flat = true;         // one stride leads from each row to the next
+};
+
+Rows flatten(const Shape& shape, const Shape& strides) {
+  Rows rows;
+  const std::size_t rank = shape.rank();
+  rows.stride = shape.back();
+  bool first = true;
+  std::int64_t expected = 0;
+  for (std::size_t i = rank - 1; i-- > 0;) {
+    rows.count *= shape[i];
+    if (shape[i] == 1) continue;
+    if (first) {
+      rows.stride = strides[i];
+      first = false;
+    } else if (strides[i] != expected) {
+      rows.flat = false;
+    }
+    expected = strides[i] * shape[i];
+  }
+  return rows;
+}
+
+// Element offset of a row in a tensor that does not flatten.
+std::int64_t row_offset(const Shape& shape, const Shape& strides, std::int64_t row) {
+  std::int64_t offset = 0;
+  for (std::size_t i = shape.rank() - 1; i-- > 0;) {
+    offset += row % shape[i] * strides[i];
+    row /= shape[i];
+  }
+  return offset;
+}
+
+void check_operand(const Layer& layer, const char* what, const void* data, DType dtype, const Shape& shape,
+                   const Shape& strides, DType expected_dtype, std::int64_t expected_columns, const char* letter) {
+  if (dtype != expected_dtype) {
+    fail(layer, std::string(what) + " is " + std::string(name(dtype)) + ", the layer takes " +
+                    std::string(name(expected_dtype)));
+  }
+  if (shape.rank() < 1) fail(layer, std::string(what) + " has rank 0");
+  if (shape.back() != expected_columns) {
+    fail(layer, std::string(what) + " has shape " + shape.text() + ", its last dimension must be " + letter + " = " +
+                    text(expected_columns));
+  }
+  if (shape.elements() == 0) return;
+  if (data == nullptr) fail(layer, std::string(what) + " is a null pointer");
+  if (expected_columns > 1 && strides[shape.rank() - 1] != 1) {
+    fail(layer, std::string(what) + "'s last dimension must be contiguous, its stride is " +
+                    text(strides[shape.rank() - 1]));
+  }
+  if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size_bytes(dtype)) != 0) {
+    fail(layer, std::string(what) + " is not aligned to its " + text(size_bytes(dtype)) + "-byte elements");
+  }
+}
+
+Shape leading(const Shape& shape) { return Shape(shape.sizes().first(shape.rank() - 1)); }
+
+// The pieces of one call that need a copy, laid out one after the other in the context's staging buffer.
+class Staging {
+ public:
+  std::int64_t reserve(std::int64_t bytes) {
+    constexpr std::int64_t kAlignment = 64;
+    const std::int64_t offset = size_;
+    size_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  }
+  void allocate(Context& context) { base_ = size_ > 0 ? context.staging(size_) : nullptr; }
+  template <class T>
+  T* at(std::int64_t offset) const {
+    return reinterpret_cast<T*>(base_ + offset);
+  }
+
+ private:
+  std::int64_t size_ = 0;
+  std::byte* base_ = nullptr;
+};
+
+// Copies a small f32 or int32 tensor of any strides to packed memory, or repeats its only element `count` times.
+template <class T>
+void gather(const ConstTensorView& view, T* out, std::int64_t count) {
+  const std::int64_t elements = view.shape.elements();
+  const auto* data = static_cast<const std::byte*>(view.data);
+  for (std::int64_t flat = 0; flat < count; ++flat) {
+    std::int64_t rest = elements == 1 ? 0 : flat, offset = 0;
+    for (std::size_t i = view.shape.rank(); i-- > 0;) {
+      offset += rest % view.shape[i] * view.strides[i];
+      rest /= view.shape[i];
+    }
+    std::memcpy(out + flat, data + offset * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  }
+}
+
+bool aligned_f32(const ConstTensorView& bias) {
+  return bias.dtype == DType::kF32 && (bias.shape.elements() == 1 || bias.strides[bias.shape.rank() - 1] == 1) &&
+         reinterpret_cast<std::uintptr_t>(bias.data) % sizeof(float) == 0;
+}
+
+void read_bias(const ConstTensorView& bias, float* out, std::int64_t n) {
+  const std::int64_t stride = bias.strides[bias.shape.rank() - 1] * size_bytes(bias.dtype);
+  for (std::int64_t i = 0; i < n; ++i) {
+    alignas(4) std::byte element[4];
+    std::memcpy(element, static_cast<const std::byte*>(bias.data) + i * stride,
+                static_cast<std::size_t>(size_bytes(bias.dtype)));
+    out[i] = load_f32(element, bias.dtype, 0);
+  }
+}
+
+void check_bias(const Layer& layer, const ConstTensorView& bias, std::int64_t n) {
+  if (!bias.defined()) return;
+  const Shape& shape = bias.shape;
+  const bool is_vector = shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1);
+  if (!is_vector || shape.back() != n) {
+    fail(layer, "bias has shape " + shape.text() + ", expected " + Shape{n}.text());
+  }
+  if (!is_float16_or_32(bias.dtype)) {
+    fail(layer, "bias is " + std::string(name(bias.dtype)) + ", not f32, bf16 or f16");
+  }
+  if (bias.data == nullptr) fail(layer, "bias is a null pointer");
+}
+
+// How many scales and zero points a pre-quantized activation must bring.
+struct ActivationScales {
+  std::int64_t columns = 1;  // of scales, for each row
+  bool one_for_all = false;  // a single value may stand for all rows
+};
+
+ActivationScales activation_scales(const QuantKey& key, std::int64_t k, std::int64_t offset_k) {
+  const GroupShape& group = key.scale.group_shape;
+  if (group.is_per_tensor()) return {1, true};
+  if (group.col < 1) return {1, false};
+  return {(offset_k + k + group.col - 1) / group.col, false};
+}
+
+void check_scale_tensor(const Layer& layer, const ConstTensorView& view, const char* what, DType dtype,
+                        std::int64_t rows, ActivationScales scales) {
+  if (!view.defined()) fail(layer, std::string(what) + " is missing");
+  if (view.dtype != dtype) {
+    fail(layer, std::string(what) + " is " + std::string(name(view.dtype)) + ", not " + std::string(name(dtype)));
+  }
+  const std::int64_t elements = view.shape.elements(), expected = rows * scales.columns;
+  const bool single = scales.one_for_all && elements == 1;
+  if (elements != expected && !single) {
+    fail(layer, std::string(what) + " has shape " + view.shape.text() + " with " + text(elements) +
+                    " elements, expected " + text(scales.one_for_all ? 1 : expected));
+  }
+  if (elements > 0 && view.data == nullptr) fail(layer, std::string(what) + " is a null pointer");
+}
+
+struct Call {
+  ConstTensorView x;
+  const QuantizedActivation* quantized = nullptr;
+  std::optional<QuantKey> key;
+  ConstTensorView bias;
+  TensorView y;
+};
+
+// One call, plain or pre-quantized.
+void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::int64_t block_offset_k,
+         Context& context) {
+  const auto [n, k] = weight_shape(layer.config());
+  const DType x_dtype = call.quantized != nullptr ? call.key->dtype : input_dtype(layer.config());
+  check_operand(layer, "x", call.x.data, call.x.dtype, call.x.shape, call.x.strides, x_dtype, k, "K");
+  check_operand(layer, "y", call.y.data, call.y.dtype, call.y.shape, call.y.strides, out_dtype(layer.config()), n, "N");
+  if (leading(call.x.shape) != leading(call.y.shape)) {
+    fail(layer, "x has shape " + call.x.shape.text() + " and y " + call.y.shape.text() +
+                    ": their leading dimensions differ");
+  }
+  check_bias(layer, call.bias, n);
+  const Rows x_rows = flatten(call.x.shape, call.x.strides);
+  const Rows y_rows = flatten(call.y.shape, call.y.strides);
+  const std::int64_t m = x_rows.count;
+  if (m > 1 && y_rows.flat && y_rows.stride < n) {
+    fail(layer, "y's row stride " + text(y_rows.stride) + " is less than N = " + text(n));
+  }
+  ActivationScales scales;
+  if (call.quantized != nullptr) {
+    scales = activation_scales(*call.key, k, block_offset_k);
+    check_scale_tensor(layer, call.quantized->scale, "x's scale", DType::kF32, m, scales);
+    if (!call.key->symmetric) {
+      check_scale_tensor(layer, call.quantized->zero_point, "x's zero point", DType::kInt32, m,
+                         {1, scales.one_for_all});
+    }
+  }
+  if (m == 0) return;
+
+  const std::int64_t x_row_bytes = k * size_bytes(x_dtype), y_row_bytes = n * size_bytes(call.y.dtype);
+  const bool convert_bias = call.bias.defined() && !aligned_f32(call.bias);
+  Staging staging;
+  const std::int64_t x_at = x_rows.flat ? 0 : staging.reserve(m * x_row_bytes);
+  const std::int64_t y_at = y_rows.flat ? 0 : staging.reserve(m * y_row_bytes);
+  const std::int64_t bias_at = convert_bias ? staging.reserve(n * 4) : 0;
+  const std::int64_t scale_at = call.quantized != nullptr ? staging.reserve(m * scales.columns * 4) : 0;
+  const std::int64_t zero_at = call.quantized != nullptr ? staging.reserve(m * 4) : 0;
+  staging.allocate(context);
+
+  ApplyArguments a;
+  a.m = m;
+  a.x = call.x.data;
+  a.x_dtype = x_dtype;
+  a.x_stride = x_rows.stride;
+  a.y = call.y.data;
+  a.y_dtype = call.y.dtype;
+  a.y_stride = y_rows.stride;
+  if (!x_rows.flat) {
+    auto* copy = staging.at<std::byte>(x_at);
+    for (std::int64_t row = 0; row < m; ++row) {
+      const std::int64_t offset = row_offset(call.x.shape, call.x.strides, row) * size_bytes(x_dtype);
+      std::memcpy(copy + row * x_row_bytes, static_cast<const std::byte*>(call.x.data) + offset,
+                  static_cast<std::size_t>(x_row_bytes));
+    }
+    a.x = copy;
+    a.x_stride = k;
+  }
+  if (!y_rows.flat) {
+    a.y = staging.at<std::byte>(y_at);
+    a.y_stride = n;
+  }
+  if (call.bias.defined()) {
+    a.bias = static_cast<const float*>(call.bias.data);
+    if (convert_bias) {
+      read_bias(call.bias, staging.at<float>(bias_at), n);
+      a.bias = staging.at<float>(bias_at);
+    }
+  }
+  if (call.quantized != nullptr) {
+    gather(call.quantized->scale, staging.at<float>(scale_at), m * scales.columns);
+    a.x_scale = staging.at<float>(scale_at);
+    a.x_scale_columns = scales.columns;
+    if (!call.key->symmetric) {
+      gather(call.quantized->zero_point, staging.at<std::int32_t>(zero_at), m);
+      a.x_zero_point = staging.at<std::int32_t>(zero_at);
+    }
+  }
+  kernel.multiply(layer.config(), layer.packed(), a, context);
+  if (!y_rows.flat) {
+    for (std::int64_t row = 0; row < m; ++row) {
+      const std::int64_t offset = row_offset(call.y.shape, call.y.strides, row) * size_bytes(call.y.dtype);
+      std::memcpy(static_cast<std::byte*>(call.y.data) + offset, staging.at<std::byte>(y_at) + row * y_row_bytes,
+                  static_cast<std::size_t>(y_row_bytes));
+    }
+  }
+}
+
+void check_owner(const LinearKernel& kernel, const Layer& layer) {
+  if (!layer.processed()) fail(layer, "its weights were not processed for a kernel yet");
+  if (layer.kernel() != &kernel) {
+    fail(layer, "its weights were processed for " + std::string(layer.kernel()->name()) + ", not for " +
+                    std::string(kernel.name()));
+  }
+}
+
+}  // namespace
+
+void LinearKernel::process_weights_after_loading(Layer& layer, Context& context) const {
+  if (layer.processed()) {
+    fail(layer, "its weights were processed already, for " + std::string(layer.kernel_->name()));
+  }
+  if (const Support support = can_implement(layer.config_); !support) {
+    fail(layer, std::string(name()) + " cannot implement it: " + support.reason());
+  }
+  layer.packed_ = pack(layer.config_, check_weights(layer.config_, layer.weights_, layer.name_), context);
+  layer.kernel_ = this;
+  layer.block_offset_k_ = layer.weights_.block_offset_k;
+  layer.weights_ = {};
+}
+
+void LinearKernel::apply_weights(const Layer& layer, ConstTensorView x, ConstTensorView bias, TensorView y,
+                                 Context& context) const {
+  check_owner(*this, layer);
+  run(*this, layer, {x, nullptr, std::nullopt, bias, y}, layer.block_offset_k_, context);
+}
+
+void LinearKernel::apply_weights(const Layer& layer, const QuantizedActivation& x, ConstTensorView bias, TensorView y,
+                                 Context& context) const {
+  check_owner(*this, layer);
+  const std::optional<QuantKey> key = input_quant_key(layer.config());
+  if (!key) fail(layer, std::string(name()) + " takes no quantized activations for this layer");
+  if (*key != x.quant_key) fail(layer, "x is quantized as " + x.quant_key.text() + ", the layer takes " + key->text());
+  run(*this, layer, {x.data, &x, key, bias, y}, layer.block_offset_k_, context);
+}
+
+std::vector<std::uint8_t> LinearKernel::unpack(const Layer& layer) const {
+  check_owner(*this, layer);
+  return unpack(layer.config(), layer.packed());
+}
+
+Layer::Layer(LayerConfig config, LayerWeights weights, std::string name)
+    : name_(std::move(name)), config_(std::move(config)), weights_(std::move(weights)) {}
+Layer::~Layer() = default;
+Layer::Layer(Layer&&) noexcept = default;
+Layer& Layer::operator=(Layer&&) noexcept = default;
+
+const PackedWeights& Layer::packed() const {
+  if (packed_ == nullptr) fail(*this, "its weights were not processed for a kernel yet");
+  return *packed_;
+}
+
+void Layer::refill(LayerWeights weights, Context& context) {
+  if (packed_ == nullptr) fail(*this, "its weights were not processed for a kernel yet");
+  packed_ = kernel_->pack(config_, check_weights(config_, weights, name_), context);
+  block_offset_k_ = weights.block_offset_k;
+}
+
+}  // namespace scaledmm
