@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Everything that can be tested on this machine: a release build with warnings as errors, and the sanitized one for what
+# reads foreign bytes and for the kernels. Fails when a kernel that this machine can run was skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s\n' "$*"; }
+
+tools/python.sh
+export PATH="$PWD/.venv/bin:$PATH"
+
+step "rooms, characters, baseline"
+tools/check_rooms.sh
+
+step "release build, warnings are errors"
+cmake --preset ci >/dev/null
+cmake --build --preset ci
+tools/check_baseline.sh build/ci
+
+step "tests, release"
+ctest --preset ci
+
+step "tests, address and undefined-behaviour sanitizers"
+cmake --preset dev >/dev/null
+cmake --build --preset dev
+ASAN_OPTIONS=detect_leaks=1 ctest --preset dev
+
+step "thread sanitizer: pool and kernels"
+cmake --preset tsan >/dev/null
+cmake --build --preset tsan --target device_test
+build/tsan/tests/device_test
+
+step "a program that uses the installed package"
+tools/check_package.sh
+
+step "closing lines"
+cat build/ci/tests/kernels_tested.txt
