@@ -10,8 +10,8 @@
 
 namespace scaledmm {
 
-// kOutput: a rank has some of the N output features (column parallel). kInput: some of the K input features (row parallel);
-// the ranks' outputs are partial sums.
+// kOutput: a rank has some of the N output features (column parallel). kInput: some of the K input features (row
+// parallel); the ranks' outputs are partial sums.
 enum class SplitAxis : std::uint8_t { kOutput, kInput };
 
 struct Split {
@@ -39,12 +39,11 @@ struct LayerSlice {
   std::vector<float> owned_bias;
 };
 
-// Slices a layer. Fused parts (logical_widths) are split one by one along N. A slice may begin inside a scale block; its
-// offset is then in block_offset_n or block_offset_k. Per-tensor scales, input scales and zero points go to every slice,
-// channel scales too along K. Along K the bias belongs to slice 0.
-// Shapes: as LayerWeights; bias [N] f32, bf16 or f16.
-// Errors: InvalidArgument when an extent is not divisible, with both numbers; when a fused part would begin inside a
-// scale block that another part does not fill, with the rows and the block border.
+// Slices a layer. Fused parts (logical_widths) are split one by one along N. A slice may begin inside a scale block;
+// its offset is then in block_offset_n or block_offset_k. Per-tensor scales, input scales and zero points go to every
+// slice, channel scales too along K. Along K the bias belongs to slice 0. Shapes: as LayerWeights; bias [N] f32, bf16
+// or f16. Errors: InvalidArgument when an extent is not divisible, with both numbers; when a fused part would begin
+// inside a scale block that another part does not fill, with the rows and the block border.
 LayerSlice slice(const LayerConfig& config, const LayerWeights& weights, ConstTensorView bias, const Split& split);
 
 }  // namespace scaledmm

@@ -27,9 +27,10 @@ constexpr std::array<std::string_view, 12> kKnownArguments = {
 };
 constexpr std::array<std::string_view, 5> kKnownGroupMembers = {"targets", "weights", "input_activations",
                                                                 "output_activations", "format"};
-constexpr std::array<std::string_view, 10> kKnownMembers = {
-    "quant_method", "version", "format", "quantization_status", "config_groups", "ignore",
-    "kv_cache_scheme", "global_compression_ratio", "sparsity_config", "transform_config",
+constexpr std::array<std::string_view, 11> kKnownMembers = {
+    "quant_method",    "version",          "format",          "quantization_status",
+    "config_groups",   "ignore",           "kv_cache_scheme", "global_compression_ratio",
+    "sparsity_config", "transform_config", "run_compressed",
 };
 
 struct Arguments {
@@ -40,7 +41,7 @@ struct Arguments {
   Strategy strategy = Strategy::kTensor;
   std::int64_t group_size = 0;  // 0: none
   GroupShape block;
-  bool byte_scales = false;     // scale_dtype uint8: powers of two
+  bool byte_scales = false;  // scale_dtype uint8: powers of two
 };
 
 Strategy read_strategy(const ConfigNode& node, std::int64_t group_size) {
@@ -116,7 +117,8 @@ std::optional<Json> preset(std::string_view name) {
     return Json{{"weights", std::move(weights)}, {"input_activations", std::move(input)}};
   };
   const std::string upper = upper_case(name);
-  if (upper == "W8A8" || upper == "INT8") return group(arguments("int", "channel", false), arguments("int", "token", true));
+  if (upper == "W8A8" || upper == "INT8")
+    return group(arguments("int", "channel", false), arguments("int", "token", true));
   if (upper == "FP8") return group(arguments("float", "tensor", false), arguments("float", "tensor", false));
   if (upper == "FP8_DYNAMIC") {
     return group(arguments("float", "channel", false), arguments("float", "token", true));
@@ -179,8 +181,8 @@ void set_fp8_activation(const ConfigNode& group, const std::optional<Arguments>&
   const bool block = scheme.weight == ModuleScheme::Weight::kBlock;
   if (input->dynamic) {
     if (block && input->group_size != 0 && input->group_size != scheme.block.col) {
-      throw CheckpointError(path + ": group_size " + std::to_string(input->group_size) +
-                            " differs from the K block " + std::to_string(scheme.block.col) + " of the weights");
+      throw CheckpointError(path + ": group_size " + std::to_string(input->group_size) + " differs from the K block " +
+                            std::to_string(scheme.block.col) + " of the weights");
     }
     scheme.activation = ModuleScheme::Activation::kDynamic;
     if (!block && input->strategy == Strategy::kTensor) {
@@ -210,7 +212,8 @@ void set_int8_activation(const ConfigNode& group, const std::optional<Arguments>
   }
 }
 
-ModuleScheme read_scheme(const ConfigNode& group, const std::string& global_format, std::vector<std::string>& warnings) {
+ModuleScheme read_scheme(const ConfigNode& group, const std::string& global_format,
+                         std::vector<std::string>& warnings) {
   const std::optional<ConfigNode> weights_node = group.object("weights");
   if (!weights_node) throw Unsupported(group.path() + ": no weights: activation-only quantization is not W8A8");
   const Arguments weights = read_arguments(*weights_node, warnings);
@@ -308,7 +311,8 @@ void read_compressed_tensors(const ConfigNode& node, QuantConfig& config) {
     if (targets.size() == 1 && targets.front().ends_with("Attention")) continue;  // scales of an attention cache
     if (lower_case(group.text("format").value_or(global_format)) == "dense") {
       for (const std::string& target : targets) {
-        if (target != "Linear") config.ignore.add(target, group.path_of("targets"));  // what nothing names is dense anyway
+        if (target != "Linear")
+          config.ignore.add(target, group.path_of("targets"));  // what nothing names is dense anyway
       }
       continue;
     }

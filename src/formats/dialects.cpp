@@ -174,7 +174,8 @@ void read_modelopt(const ConfigNode& outer, QuantConfig& config) {
 }
 
 void read_mxfp8(const ConfigNode& node, QuantConfig& config) {
-  read_ignore_list(node, {"ignored_layers", "ignore", "exclude_modules", "modules_to_not_convert"}, kLooseNames, config);
+  read_ignore_list(node, {"ignored_layers", "ignore", "exclude_modules", "modules_to_not_convert"}, kLooseNames,
+                   config);
   config.stored_dtype_decides = true;
   set_linear_scheme(mxfp8_scheme(config.method == "modelopt" ? "modelopt MXFP8" : config.method), config);
 }
@@ -194,7 +195,8 @@ void read_quark(const ConfigNode& node, QuantConfig& config) {
   const std::optional<ConfigNode> global = node.object("global_quant_config");
   if (!global) node.fail("global_quant_config is missing");
   if (const Json* types = node.find("layer_type_quant_config"); types != nullptr && !types->empty()) {
-    throw Unsupported(node.path_of("layer_type_quant_config") + " is not empty: schemes by layer type are not supported");
+    throw Unsupported(node.path_of("layer_type_quant_config") +
+                      " is not empty: schemes by layer type are not supported");
   }
   read_ignore_list(node, {"exclude"}, kLooseNames, config);
   config.stored_dtype_decides = true;

@@ -12,18 +12,18 @@ namespace scaledmm {
 namespace {
 
 constexpr std::array<std::string_view, 11> kEmbeddingNames = {
-    "embed_tokens",    "wte", "word_embeddings", "wpe",    "position_embeddings",    "token_type_embeddings",
-    "embed_positions", "embeddings", "tok_embeddings", "shared", "relative_attention_bias",
+    "embed_tokens",    "wte",        "word_embeddings", "wpe",    "position_embeddings",     "token_type_embeddings",
+    "embed_positions", "embeddings", "tok_embeddings",  "shared", "relative_attention_bias",
 };
 constexpr std::array<std::string_view, 3> kWeightScaleNames = {"weight_scale", "weight_scale_inv", "scale"};
 constexpr std::array<std::string_view, 2> kInputScaleNames = {"input_scale", "activation_scale"};
 // Suffixes that only quantized linear layers have; a tensor of them that no layer uses is worth a line.
 constexpr std::array<std::string_view, 7> kScaleSuffixes = {
-    "weight_scale", "weight_scale_inv", "weight_zero_point", "input_scale", "activation_scale", "input_zero_point",
-    "input_scale_ub",
+    "weight_scale",     "weight_scale_inv", "weight_zero_point", "input_scale",
+    "activation_scale", "input_zero_point", "input_scale_ub",
 };
-constexpr std::array<std::string_view, 7> kCacheSuffixes = {"k_scale", "v_scale", "q_scale", "output_scale",
-                                                            "k_zero_point", "v_zero_point", "q_zero_point"};
+constexpr std::array<std::string_view, 7> kCacheSuffixes = {
+    "k_scale", "v_scale", "q_scale", "output_scale", "k_zero_point", "v_zero_point", "q_zero_point"};
 
 std::string_view last_segment(std::string_view name) {
   const std::size_t dot = name.rfind('.');
@@ -135,7 +135,8 @@ class TableBuilder {
 
   void add_quantized(const StoredTensor& weight, const ModuleScheme* scheme, LayerRecord record) {
     if (const StoredTensor* a = sibling(record.name, "a"); a != nullptr && a->shape.elements() == 1) {
-      throw Unsupported(where(weight) + ": int8 weights with a scalar \"a\" are an old SmoothQuant export, not W8A8 with "
+      throw Unsupported(where(weight) +
+                        ": int8 weights with a scalar \"a\" are an old SmoothQuant export, not W8A8 with "
                         "scales: quantize the dense model instead");
     }
     if (scheme == nullptr) {
@@ -155,8 +156,8 @@ class TableBuilder {
 
     const StoredTensor* scale = one_of(record.name, kWeightScaleNames);
     if (scale == nullptr) {
-      fail(weight, " is " + weight.stored_dtype + " and has no scale: " + quote(record.name + ".weight_scale") +
-                       " is missing");
+      fail(weight,
+           " is " + weight.stored_dtype + " and has no scale: " + quote(record.name + ".weight_scale") + " is missing");
     }
     record.weight_scale = scale->name;
     const ModuleScheme::Weight granularity = classify(weight, *scale, *scheme);
@@ -184,7 +185,8 @@ class TableBuilder {
   }
 
   // What the scale's shape is; refuses shapes that the scheme cannot have.
-  static ModuleScheme::Weight classify(const StoredTensor& weight, const StoredTensor& scale, const ModuleScheme& scheme) {
+  static ModuleScheme::Weight classify(const StoredTensor& weight, const StoredTensor& scale,
+                                       const ModuleScheme& scheme) {
     using Weight = ModuleScheme::Weight;
     const std::int64_t n = weight.shape[0];
     const std::int64_t k = weight.shape[1];
@@ -199,7 +201,8 @@ class TableBuilder {
       const std::int64_t rows = blocks(n, scheme.block.row);
       const std::int64_t columns = blocks(k, scheme.block.col);
       if (shape == Shape{rows, columns} || shape == Shape{rows, 1, columns, 1}) return Weight::kBlock;
-      refuse_shape(weight, scale, Shape{rows, columns}, rows * columns, "a scale for each block " + scheme.block.text());
+      refuse_shape(weight, scale, Shape{rows, columns}, rows * columns,
+                   "a scale for each block " + scheme.block.text());
     }
     const bool one = shape.elements() == 1 && shape.rank() <= 2;
     if (scheme.weight != Weight::kChannel && one) return Weight::kTensor;
@@ -207,8 +210,9 @@ class TableBuilder {
       return Weight::kChannel;
     }
     if (scheme.weight == Weight::kTensor) refuse_shape(weight, scale, Shape{1}, 1, "one scale");
-    refuse_shape(weight, scale, Shape{n, 1}, n,
-                 std::string(scheme.weight == Weight::kChannel ? "" : "one scale, or ") + "one for each output feature");
+    refuse_shape(
+        weight, scale, Shape{n, 1}, n,
+        std::string(scheme.weight == Weight::kChannel ? "" : "one scale, or ") + "one for each output feature");
   }
 
   [[noreturn]] static void refuse_shape(const StoredTensor& weight, const StoredTensor& scale, const Shape& expected,
@@ -230,8 +234,8 @@ class TableBuilder {
     if (scheme.activation != ModuleScheme::Activation::kStatic) return;
     const StoredTensor* scale = one_of(record.name, kInputScaleNames);
     if (scale == nullptr) {
-      throw CheckpointError(where(*find_tensor(tensors_, record.weight)) + ": activations are static (" + config_.source +
-                            "), but " + quote(record.name + ".input_scale") + " is missing");
+      throw CheckpointError(where(*find_tensor(tensors_, record.weight)) + ": activations are static (" +
+                            config_.source + "), but " + quote(record.name + ".input_scale") + " is missing");
     }
     check_single(*scale, is_dense(*scale), "F32, BF16 or F16");
     record.input_scale = scale->name;
@@ -285,7 +289,8 @@ class TableBuilder {
                                            : granularity == Weight::kTensor ? GroupShape::per_tensor()
                                                                             : GroupShape::per_channel());
       config.activation_quant_key.reset();
-      if (scheme.activation == Activation::kStatic) config.activation_quant_key = input_key(true, GroupShape::per_tensor());
+      if (scheme.activation == Activation::kStatic)
+        config.activation_quant_key = input_key(true, GroupShape::per_tensor());
       if (scheme.activation == Activation::kDynamic) {
         config.activation_quant_key =
             input_key(false, granularity == Weight::kBlock ? GroupShape{1, scheme.block.col} : GroupShape::per_token());
@@ -302,8 +307,8 @@ class TableBuilder {
     if (!name.empty()) used_.insert(name);
   }
   void use(const LayerRecord& record) {
-    for (const auto* name : {&record.weight, &record.weight_scale, &record.input_scale, &record.input_zero_point,
-                             &record.bias}) {
+    for (const auto* name :
+         {&record.weight, &record.weight_scale, &record.input_scale, &record.input_zero_point, &record.bias}) {
       use(*name);
     }
     table_.layers.push_back(record);
@@ -322,8 +327,10 @@ class TableBuilder {
       }
     }
     for (const auto& [suffix, entry] : cache) {
-      table_.warnings.push_back(where(*entry.second) + (entry.first == 1 ? "" : " and others like it (" +
-                                std::to_string(entry.first) + " in all)") + ": an attention cache's, not used");
+      table_.warnings.push_back(
+          where(*entry.second) +
+          (entry.first == 1 ? "" : " and others like it (" + std::to_string(entry.first) + " in all)") +
+          ": an attention cache's, not used");
     }
   }
 
@@ -398,7 +405,8 @@ std::string where(const StoredTensor& tensor) {
 }
 
 const StoredTensor* find_tensor(const std::vector<StoredTensor>& tensors, std::string_view name) {
-  const auto at = std::ranges::lower_bound(tensors, name, {}, [](const StoredTensor& t) { return std::string_view(t.name); });
+  const auto at =
+      std::ranges::lower_bound(tensors, name, {}, [](const StoredTensor& t) { return std::string_view(t.name); });
   return at != tensors.end() && at->name == name ? &*at : nullptr;
 }
 

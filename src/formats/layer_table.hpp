@@ -25,8 +25,8 @@ struct LayerTable {
 };
 
 // `tensors` are in ascending order of names. Reads shapes and types only.
-// Errors: CheckpointError that names file and tensor (a module contradicts the config; a scale is missing, or of a shape
-// or type that it cannot have), Unsupported (packed sub-byte weights).
+// Errors: CheckpointError that names file and tensor (a module contradicts the config; a scale is missing, or of a
+// shape or type that it cannot have), Unsupported (packed sub-byte weights).
 LayerTable build_layer_table(const std::vector<StoredTensor>& tensors, const QuantConfig& config,
                              const LayerTableOptions& options);
 

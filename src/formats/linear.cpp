@@ -77,8 +77,8 @@ void append_scales(const Checkpoint& checkpoint, const LayerRecord& part, bool l
     return;
   }
   if (!last && part.n % grid.block_n != 0) {
-    throw InvalidArgument("layer " + quote(part.name) + " cannot be fused before others: its " + std::to_string(part.n) +
-                          " rows do not fill scale blocks of " + std::to_string(grid.block_n) +
+    throw InvalidArgument("layer " + quote(part.name) + " cannot be fused before others: its " +
+                          std::to_string(part.n) + " rows do not fill scale blocks of " + std::to_string(grid.block_n) +
                           "; load the parts one by one");
   }
   for (std::int64_t i = 0; i < elements; ++i) fused.scales.push_back(scale_at(grid.view, i));
@@ -130,8 +130,9 @@ FusedTensors fuse(const Checkpoint& checkpoint, const std::vector<const LayerRec
   }
   if (!all_equal(fused.input_scales) || !all_equal(fused.input_zero_points)) {
     fused.warnings.push_back("static input scales of the parts differ: " +
-                             std::string(fused.input_zero_points.empty() ? "the largest is taken"
-                                                                         : "the range that holds all of them is taken"));
+                             std::string(fused.input_zero_points.empty()
+                                             ? "the largest is taken"
+                                             : "the range that holds all of them is taken"));
   }
   return fused;
 }

@@ -13,10 +13,9 @@ namespace {
 
 // Methods that exist elsewhere. The first column is a whole name or, with a star, its beginning.
 constexpr std::array<std::string_view, 25> kOtherMethods = {
-    "gptq*",   "awq*",        "auto*",           "bitsandbytes*", "torchao", "mxfp4*",        "nvfp4*",
-    "gguf",    "inc",         "aqlm",            "hqq",           "quanto",  "quip*",         "eetq",
-    "fp_quant", "higgs",      "spqr",            "vptq",          "bitnet",  "modelopt_*",    "experts_int8",
-    "moe_wna16", "ptpc_fp8",  "tpu_int8",        "marlin*",
+    "gptq*",  "awq*",       "auto*",        "bitsandbytes*", "torchao",  "mxfp4*",   "nvfp4*",  "gguf", "inc",
+    "aqlm",   "hqq",        "quanto",       "quip*",         "eetq",     "fp_quant", "higgs",   "spqr", "vptq",
+    "bitnet", "modelopt_*", "experts_int8", "moe_wna16",     "ptpc_fp8", "tpu_int8", "marlin*",
 };
 
 bool is_other_method(std::string_view method) {
@@ -32,7 +31,8 @@ std::string normalised_method(const ConfigNode& node, bool old_compressed_tensor
     return lower == "compressed_tensors" ? "compressed-tensors" : lower;
   }
   const std::optional<ConfigNode> producer = node.object("producer");
-  if ((producer && lower_case(producer->text("name").value_or("")) == "modelopt") || node.has("modelopt_quant_config")) {
+  if ((producer && lower_case(producer->text("name").value_or("")) == "modelopt") ||
+      node.has("modelopt_quant_config")) {
     return "modelopt";
   }
   if (old_compressed_tensors && node.has("config_groups")) return "compressed-tensors";
@@ -58,7 +58,8 @@ void read_method(const ConfigNode& node, std::string_view model_type, QuantConfi
 }  // namespace
 
 void refuse(const ConfigNode& node, std::string_view what) {
-  throw Unsupported(node.path() + ": " + std::string(what) + " is recognised, but it is not a W8A8 or FP8 W8A16 format");
+  throw Unsupported(node.path() + ": " + std::string(what) +
+                    " is recognised, but it is not a W8A8 or FP8 W8A16 format");
 }
 
 void read_ignore_list(const ConfigNode& node, std::initializer_list<std::string_view> keys, MatchRules rules,
@@ -83,7 +84,9 @@ const ModuleScheme* QuantConfig::scheme_of(std::string_view module) const {
   std::string verdicts;
   for (const std::string& part : parts) {
     const std::optional<std::size_t> target = targets.find(part);
-    const ModuleScheme* scheme = target ? &schemes[target_schemes[*target]] : linear_scheme ? &schemes[*linear_scheme] : nullptr;
+    const ModuleScheme* scheme = target          ? &schemes[target_schemes[*target]]
+                                 : linear_scheme ? &schemes[*linear_scheme]
+                                                 : nullptr;
     if (ignore.find(part)) scheme = nullptr;
     if (scheme == nullptr) ++left_out;
     if (target) ++named;
@@ -91,7 +94,8 @@ const ModuleScheme* QuantConfig::scheme_of(std::string_view module) const {
     verdicts += (verdicts.empty() ? "" : ", ") + escape(part) + ": " + (scheme == nullptr ? "left out" : "quantized");
   }
   const std::optional<std::size_t> own = targets.find(module);
-  const bool any_ignored = std::ranges::any_of(parts, [&](const std::string& part) { return ignore.find(part).has_value(); });
+  const bool any_ignored =
+      std::ranges::any_of(parts, [&](const std::string& part) { return ignore.find(part).has_value(); });
   // A target may name the fused module alone; then only the list of dense modules can tell its parts apart.
   const bool parts_decide = !own || any_ignored;
   if (parts_decide && left_out != 0 && left_out != parts.size()) {

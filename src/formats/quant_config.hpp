@@ -15,17 +15,22 @@ namespace scaledmm {
 
 // What a config promises of a module's tensors.
 struct ModuleScheme {
-  enum class Weight : std::uint8_t { kTensorOrChannel, kTensor, kChannel, kBlock };  // the first: the scale's shape decides
-  enum class Activation : std::uint8_t { kNone, kStatic, kDynamic };                 // kNone: weight-only
+  enum class Weight : std::uint8_t {
+    kTensorOrChannel,
+    kTensor,
+    kChannel,
+    kBlock
+  };                                                                  // the first: the scale's shape decides
+  enum class Activation : std::uint8_t { kNone, kStatic, kDynamic };  // kNone: weight-only
 
-  std::string format;                      // the dialect: "compressed-tensors int-quantized"
-  bool int8 = false;                       // else FP8
+  std::string format;  // the dialect: "compressed-tensors int-quantized"
+  bool int8 = false;   // else FP8
   Weight weight = Weight::kTensorOrChannel;
-  GroupShape block;                        // kBlock: (bn, bk); (1, g) for groups along K
+  GroupShape block;  // kBlock: (bn, bk); (1, g) for groups along K
   Activation activation = Activation::kDynamic;
   bool input_symmetric = true;
   std::optional<float> input_scale_ub;
-  bool ue8m0 = false;                      // scales are powers of two, those of the activations too
+  bool ue8m0 = false;  // scales are powers of two, those of the activations too
 };
 
 struct QuantConfig {
@@ -52,7 +57,8 @@ struct QuantConfig {
 
 // Finds the config: config.json's quantization_config, its text_config's, compression_config, then hf_quant_config.json
 // (null: there is none), and reads it.
-// Errors: CheckpointError (a rule broken, with the member's path), Unsupported (a method or scheme that is none of ours).
+// Errors: CheckpointError (a rule broken, with the member's path), Unsupported (a method or scheme that is none of
+// ours).
 QuantConfig read_quant_config(const Json& config, const Json* hf_quant_config);
 
 }  // namespace scaledmm

@@ -66,7 +66,8 @@ bool match_element(std::string_view pattern, std::size_t& p, char c) {
   return true;
 }
 
-// Shell pattern over the whole text: "*", "?", "[...]". Goes back to the last star only: time is pattern x text at most.
+// Shell pattern over the whole text: "*", "?", "[...]". Goes back to the last star only: time is pattern x text at
+// most.
 bool match_wildcard(std::string_view pattern, std::string_view text) {
   std::size_t p = 0;
   std::size_t t = 0;
@@ -159,7 +160,8 @@ void TargetMatcher::add(const std::string& entry, std::string_view where) {
     options.set_log_errors(false);
     auto compiled = std::make_unique<RE2>(pattern, options);
     if (!compiled->ok()) {
-      throw CheckpointError(std::string(where) + ": pattern " + scaledmm::quote(entry) + " cannot be used: " + escape(compiled->error()) +
+      throw CheckpointError(std::string(where) + ": pattern " + scaledmm::quote(entry) +
+                            " cannot be used: " + escape(compiled->error()) +
                             " (patterns are matched in linear time: no lookaround, no back references)");
     }
     patterns_->list.emplace_back(position, std::move(compiled));
@@ -202,7 +204,8 @@ std::vector<std::size_t> TargetMatcher::find_all(std::string_view module) const 
     if (match_wildcard(pattern, module)) found.push_back(position);
   }
   for (const auto& [position, pattern] : patterns_->list) {
-    if (pattern->Match(re2::StringPiece(module.data(), module.size()), 0, module.size(), RE2::ANCHOR_START, nullptr, 0)) {
+    if (pattern->Match(re2::StringPiece(module.data(), module.size()), 0, module.size(), RE2::ANCHOR_START, nullptr,
+                       0)) {
       found.push_back(position);
     }
   }

@@ -91,16 +91,18 @@ void slice_codes(const LayerWeights& weights, const std::vector<Range>& rows, Ra
   out.weights.weight = ConstTensorView(out.owned_codes.data(), weight.dtype, Shape{total, columns.size});
 }
 
-void slice_channel_scales(const LayerWeights& weights, std::int64_t n, const std::vector<Range>& rows, LayerSlice& out) {
+void slice_channel_scales(const LayerWeights& weights, std::int64_t n, const std::vector<Range>& rows,
+                          LayerSlice& out) {
   const ConstTensorView& scale = weights.weight_scale;
   if (scale.shape.elements() != n || !scale.is_packed()) {
-    throw InvalidArgument("weight_scale has shape " + scale.shape.text() + ", expected " + text(n) + " packed elements");
+    throw InvalidArgument("weight_scale has shape " + scale.shape.text() + ", expected " + text(n) +
+                          " packed elements");
   }
   for (const Range& range : rows) {
     for (std::int64_t i = range.begin; i < range.begin + range.size; ++i) out.owned_scales.push_back(element(scale, i));
   }
-  out.weights.weight_scale = ConstTensorView(out.owned_scales.data(), DType::kF32,
-                                             Shape{static_cast<std::int64_t>(out.owned_scales.size())});
+  out.weights.weight_scale =
+      ConstTensorView(out.owned_scales.data(), DType::kF32, Shape{static_cast<std::int64_t>(out.owned_scales.size())});
 }
 
 void slice_block_scales(const LayerWeights& weights, GroupShape block, const std::vector<Range>& rows, Range columns,
@@ -122,8 +124,8 @@ void slice_block_scales(const LayerWeights& weights, GroupShape block, const std
     if (rows.size() > 1 && (begin % block.row != 0 || ragged_end)) {
       const std::int64_t border = (begin / block.row + 1) * block.row;
       throw InvalidArgument("rows " + text(rows[i].begin) + ".." + text(rows[i].begin + rows[i].size - 1) +
-                            " of a fused layer do not fill scale blocks: they meet the block border at " + text(border) +
-                            "; slice the parts one by one");
+                            " of a fused layer do not fill scale blocks: they meet the block border at " +
+                            text(border) + "; slice the parts one by one");
     }
     for (std::int64_t row = begin / block.row; row <= last_block(weights.block_offset_n, rows[i], block.row); ++row) {
       for (std::int64_t column = first_column; column <= last_column; ++column) {
@@ -138,7 +140,8 @@ void slice_block_scales(const LayerWeights& weights, GroupShape block, const std
   out.weights.block_offset_k = (weights.block_offset_k + columns.begin) % block.col;
 }
 
-void slice_bias(ConstTensorView bias, std::int64_t n, const std::vector<Range>& rows, const Split& split, LayerSlice& out) {
+void slice_bias(ConstTensorView bias, std::int64_t n, const std::vector<Range>& rows, const Split& split,
+                LayerSlice& out) {
   if (!bias.defined() || (split.axis == SplitAxis::kInput && split.index != 0)) return;
   if (bias.shape != Shape{n} || !bias.is_packed()) {
     throw InvalidArgument("bias has shape " + bias.shape.text() + ", expected " + Shape{n}.text() + ", packed");
@@ -149,7 +152,8 @@ void slice_bias(ConstTensorView bias, std::int64_t n, const std::vector<Range>& 
   for (const Range& range : rows) {
     for (std::int64_t i = range.begin; i < range.begin + range.size; ++i) out.owned_bias.push_back(element(bias, i));
   }
-  out.bias = ConstTensorView(out.owned_bias.data(), DType::kF32, Shape{static_cast<std::int64_t>(out.owned_bias.size())});
+  out.bias =
+      ConstTensorView(out.owned_bias.data(), DType::kF32, Shape{static_cast<std::int64_t>(out.owned_bias.size())});
 }
 
 }  // namespace

@@ -55,10 +55,11 @@ void check_finite_positive(const StoredTensor& tensor, const ConstTensorView& vi
   }
   if (faults.count == 0) return;
   const float value = scale_at(view, faults.first);
-  const char* reason = !std::isfinite(value)                            ? " is not finite"
+  const char* reason = !std::isfinite(value)                           ? " is not finite"
                        : value == std::numeric_limits<float>::lowest() ? " was never set"
-                                                                        : " is negative";
-  report(where(tensor) + ": element " + index_text(tensor.shape, faults.first) + " = " + text(value) + reason + faults.more());
+                                                                       : " is negative";
+  report(where(tensor) + ": element " + index_text(tensor.shape, faults.first) + " = " + text(value) + reason +
+         faults.more());
 }
 
 std::int32_t zero_point_at(const ConstTensorView& view, std::int64_t i) {
@@ -128,8 +129,10 @@ ScaleGrid scale_grid(const Checkpoint& checkpoint, const LayerRecord& record) {
   const std::int64_t elements = grid.view.shape.elements();
   GroupShape group = GroupShape::per_channel();
   if (const auto* int8 = std::get_if<Int8ScaledMMLinearLayerConfig>(&record.config)) {
-    if (int8->weight_block) group = *int8->weight_block;
-    else if (!int8->is_channelwise) group = GroupShape::per_tensor();
+    if (int8->weight_block)
+      group = *int8->weight_block;
+    else if (!int8->is_channelwise)
+      group = GroupShape::per_tensor();
   } else {
     group = std::get<FP8ScaledMMLinearLayerConfig>(record.config).weight_quant_key.scale.group_shape;
   }

@@ -20,7 +20,7 @@ void check_weight_values(const Checkpoint& checkpoint, const LayerRecord& record
 
 // The layer's scales as [rows, columns], and what one of them covers.
 struct ScaleGrid {
-  ConstTensorView view;   // per tensor [1], per channel [N], block [rows, columns]
+  ConstTensorView view;  // per tensor [1], per channel [N], block [rows, columns]
   std::int64_t block_n = 1;
   std::int64_t block_k = 1;
   std::int64_t columns = 1;

@@ -1,0 +1,95 @@
+#include "cli/layer_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+
+#include "cli/commands.hpp"
+
+namespace scaledmm::cli {
+namespace {
+
+constexpr std::int64_t kBlock = 128;
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+
+}  // namespace
+
+const std::vector<std::string>& scheme_words() {
+  static const std::vector<std::string> words = {"int8",       "fp8_w8a16",       "fp8_w8a8",
+                                                 "int8_block", "fp8_w8a16_block", "fp8_w8a8_block"};
+  return words;
+}
+
+const std::vector<std::string>& activation_dtypes() {
+  static const std::vector<std::string> words = {"f32", "bf16", "f16"};
+  return words;
+}
+
+LayerConfig make_config(std::string_view scheme, std::int64_t n, std::int64_t k, DType input_dtype, DType out_dtype) {
+  const bool block = scheme.ends_with("_block");
+  if (scheme.starts_with("int8")) {
+    Int8ScaledMMLinearLayerConfig config;
+    config.weight_shape = {n, k};
+    config.input_dtype = input_dtype;
+    config.out_dtype = out_dtype;
+    if (block) config.weight_block = GroupShape{kBlock, kBlock};
+    return config;
+  }
+  FP8ScaledMMLinearLayerConfig config;
+  config.weight_quant_key = block ? kFp8Static128BlockSym : kFp8StaticChannelSym;
+  config.activation_quant_key = block ? kFp8Dynamic128Sym : kFp8DynamicTokenSym;
+  if (scheme.starts_with("fp8_w8a16")) config.activation_quant_key.reset();
+  config.weight_shape = {n, k};
+  config.input_dtype = input_dtype;
+  config.out_dtype = out_dtype;
+  return config;
+}
+
+void add_device_option(CLI::App& app, std::string& device) {
+  app.add_option("--device", device,
+                 "Machine to plan for: cpu (this one, the default), cpu:scalar, cpu:avx2, cpu:avx512, cpu:avx512vnni, "
+                 "cpu:avx512bf16, cpu:amx, or an NVIDIA architecture such as sm90");
+}
+
+void add_kernel_option(CLI::App& app, std::string& kernel) {
+  app.add_option("--kernel", kernel, "Use this kernel or fail with its reason (names: scaledmm devices)");
+}
+
+void add_dtype_option(CLI::App& app, const char* flag, std::string& dtype, const char* help) {
+  app.add_option(flag, dtype, help)->check(CLI::IsMember(activation_dtypes()));
+}
+
+Device find_device(const std::string& name) { return name.empty() ? this_cpu() : device_from_name(name); }
+
+SelectOptions force_kernel(const std::string& kernel) {
+  SelectOptions options;
+  if (kernel.empty()) return options;
+  if (find_kernel(kernel) == nullptr) {
+    std::vector<std::string_view> names;
+    for (const LinearKernel* known : kernels()) names.push_back(known->name());
+    throw UsageError(fmt::format("unknown kernel {}; known are {}", kernel, fmt::join(names, ", ")));
+  }
+  options.force = kernel;
+  return options;
+}
+
+std::vector<std::int64_t> parse_sizes(const std::string& text, std::size_t count, const char* form,
+                                      std::int64_t minimum) {
+  std::vector<std::int64_t> sizes;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int64_t value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < minimum || value > kMaxSize) break;
+    sizes.push_back(value);
+    at = next;
+    if (at == end && sizes.size() == count) return sizes;
+    if (at == end || *at != ',') break;
+    ++at;
+  }
+  throw UsageError(fmt::format("--shape {}: expected {}, whole numbers from {} to {}", text, form, minimum, kMaxSize));
+}
+
+}  // namespace scaledmm::cli

@@ -1,0 +1,97 @@
+// scaledmm: quantized checkpoints and the kernels that run them, from the command line.
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "cli/commands.hpp"
+#include "cli/output.hpp"
+#include "scaledmm/scaledmm.hpp"
+
+namespace scaledmm::cli {
+namespace {
+
+constexpr const char* kDescription =
+    "Quantized (INT8 and FP8) linear layers: which kernel runs a checkpoint, why not another, how exact, how fast.\n";
+
+constexpr const char* kFooter =
+    "\nExamples:\n"
+    "  scaledmm devices                                   what this machine has, and which kernels it can run\n"
+    "  scaledmm convert model/ model-int8/ --scheme int8  quantize a bf16 checkpoint\n"
+    "  scaledmm plan model-int8/                          the kernel of every layer, and why not the others\n"
+    "  scaledmm run model-int8/ --layer model.layers.0.mlp.up_proj --input x.safetensors --output y.safetensors\n"
+    "  scaledmm bench --scheme int8 --shape 16,4096,4096  time one layer\n"
+    "\n"
+    "Exit codes: 0 ok, 1 a check failed or the checkpoint is broken, 2 wrong usage, 3 unsupported input or no kernel,\n"
+    "4 a file cannot be read or written, 5 a device failed. Data goes to standard output, errors to standard error.\n"
+    "\n"
+    "Environment: SCALEDMM_FORCE_KERNEL, SCALEDMM_DISABLED_KERNELS, SCALEDMM_BACKEND, SCALEDMM_MAX_ISA,\n"
+    "SCALEDMM_NUM_THREADS. Options of a subcommand win over them.";
+
+int fail(ExitCode code, std::string_view message) {
+  std::fprintf(stderr, "scaledmm: %s\n", printable(message).c_str());
+  return code;
+}
+
+// The one place that turns an error into an exit code.
+int run_command(const Command& command) {
+  try {
+    return command();
+  } catch (const CheckpointError& error) {
+    return fail(kFailedCheck, one_line(error.what()));
+  } catch (const UsageError& error) {
+    return fail(kUsage, error.what());
+  } catch (const InvalidArgument& error) {
+    return fail(kUsage, error.what());
+  } catch (const Unsupported& error) {
+    return fail(kUnsupported, error.what());
+  } catch (const IoError& error) {
+    return fail(kIo, one_line(error.what()));
+  } catch (const DeviceError& error) {
+    return fail(kDevice, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kUnsupported, "not enough memory");
+  } catch (const std::exception& error) {
+    return fail(kFailedCheck, error.what());
+  }
+}
+
+int run_main(int argc, char** argv) {
+  // A file size limit then is an error of write(), which cleans up, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
+  CLI::App app(kDescription, "scaledmm");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("scaledmm ") + version(), "Print the version and exit");
+  app.require_subcommand(1);
+  Command command;
+  add_devices(app, command);
+  add_inspect(app, command);
+  add_verify(app, command);
+  add_plan(app, command);
+  add_explain(app, command);
+  add_convert(app, command);
+  add_run(app, command);
+  add_bench(app, command);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const CLI::App* used = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+    return fail(kUsage, std::string(error.what()) + " (see " + used->get_display_name() + " --help)");
+  }
+  const int code = run_command(command);
+  // A full disk shows up here at the latest.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == kOk) {
+    return fail(kIo, std::string("standard output: ") + std::strerror(errno));
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace scaledmm::cli
+
+int main(int argc, char** argv) { return scaledmm::cli::run_main(argc, argv); }

@@ -1,0 +1,98 @@
+#include "cli/output.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace scaledmm::cli {
+
+void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void note(std::string_view text) { std::fprintf(stderr, "scaledmm: %s\n", printable(text).c_str()); }
+
+std::string json_text(const Json& document) {
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void print_json(const Json& document) { print(json_text(document)); }
+
+void print_json_line(const Json& object) {
+  print(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n') || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string one_line(std::string_view text) {
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "; ";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string count_of(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string megabytes(std::uint64_t bytes) { return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6); }
+
+Table::Table(std::vector<std::string> header, std::string alignment)
+    : header_(std::move(header)), alignment_(std::move(alignment)) {}
+
+void Table::add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+std::string Table::text() const {
+  std::vector<std::size_t> widths;
+  for (const std::string& title : header_) widths.push_back(title.size());
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string out;
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      if (i > 0) out += "  ";
+      out += alignment_[i] == 'r' ? fmt::format("{:>{}}", cells[i], widths[i])
+                                  : fmt::format("{:<{}}", cells[i], widths[i]);
+    }
+    out.erase(out.find_last_not_of(' ') + 1);
+    return out + "\n";
+  };
+  std::string out = line(header_);
+  for (const auto& row : rows_) out += line(row);
+  return printable(out);
+}
+
+Progress::Progress() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+Progress::~Progress() {
+  if (drawn_) std::fputs("\r\x1b[K", stderr);
+}
+
+void Progress::update(std::size_t done, std::size_t total, std::string_view what) {
+  if (!terminal_) return;
+  const int digits = static_cast<int>(std::to_string(total).size());
+  std::fprintf(stderr, "\r\x1b[K[%*zu/%zu] %s", digits, done, total, printable(what.substr(0, 100)).c_str());
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+}  // namespace scaledmm::cli

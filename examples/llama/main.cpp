@@ -1,0 +1,184 @@
+// llama: runs a small Llama through scaledmm, judges it and times it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "evaluation.hpp"
+#include "example_data.hpp"
+#include "model.hpp"
+#include "report.hpp"
+#include "sampler.hpp"
+#include "scaledmm/error.hpp"
+
+namespace llama {
+namespace {
+
+struct Options {
+  std::string folder;
+  std::string data;
+  int threads = 0;
+  DenseMath dense = DenseMath::kF32;
+  std::int64_t tokens = 4096;
+  std::int64_t window = 1024;
+  std::string write_top1;
+  std::string compare_top1;
+  int rounds = 5;
+  std::string prompt = "chat";
+  std::int64_t max_tokens = 160;
+  double temperature = 0;
+  std::uint64_t seed = 1;
+  std::string json;
+};
+
+void write_tokens(const std::string& file, const std::vector<std::int32_t>& tokens) {
+  std::ofstream stream(file);
+  for (const std::int32_t token : tokens) stream << token << '\n';
+  stream.close();
+  if (!stream) throw scaledmm::IoError("cannot write " + file);
+}
+
+std::vector<std::int32_t> read_tokens(const std::string& file) {
+  std::ifstream stream(file);
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t token = 0; stream >> token;) tokens.push_back(token);
+  if (!stream.eof()) throw scaledmm::IoError("cannot read a list of tokens from " + file);
+  return tokens;
+}
+
+int run_eval(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  Model model = Model::load(options.folder, options.dense, context);
+  const auto text = data.text().first(std::min(data.text().size(), static_cast<std::size_t>(options.tokens)));
+  const Evaluation result = evaluate(model, text, options.window, context, [](std::size_t done, std::size_t windows) {
+    fmt::print(stderr, "llama: window {} of {}\n", done, windows);
+  });
+  fmt::print("perplexity {:.5f} over {} predicted tokens, {}\n", result.perplexity, result.top1.size(),
+             model.kernels());
+  if (!options.compare_top1.empty()) {
+    fmt::print("top-1 agreement {:.2f} %\n", 100 * agreement(result.top1, read_tokens(options.compare_top1)));
+  }
+  if (!options.write_top1.empty()) write_tokens(options.write_top1, result.top1);
+  return 0;
+}
+
+int run_speed(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  Model model = Model::load(options.folder, options.dense, context);
+  const SpeedPlan plan;
+  SpeedSamples samples;
+  for (int round = 0; round < options.rounds; ++round) measure_round(model, data.text(), plan, samples);
+  fmt::print("prompt {:.1f} tokens/s, decode {:.1f} tokens/s, {}\n",
+             static_cast<double>(plan.prompt_tokens) / median(samples.prompt_seconds),
+             1 / median(samples.token_seconds), model.kernels());
+  return 0;
+}
+
+int run_generate(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  Model model = Model::load(options.folder, options.dense, context);
+  const auto prompt = data.prompt(options.prompt);
+  KvCache cache(model.config(), static_cast<std::int64_t>(prompt.size()) + options.max_tokens);
+  Sampler sampler(options.temperature, options.seed);
+  fmt::print("{}", data.spelling(prompt));
+  std::vector<std::int32_t> input(prompt.begin(), prompt.end());
+  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
+    std::fflush(stdout);
+    const std::int32_t token = sampler.sample(model.next_logits(input, cache));
+    if (data.ends_generation(token)) break;
+    fmt::print("{}", data.spelling(token));
+    input.assign(1, token);
+  }
+  fmt::print("\n");
+  return 0;
+}
+
+int run_report(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  ReportOptions report_options;
+  report_options.models = options.folder;
+  report_options.tokens = options.tokens;
+  report_options.window = options.window;
+  report_options.rounds = options.rounds;
+  report_options.json = options.json;
+  return report(report_options, data, context) ? 0 : 1;
+}
+
+int run_main(int argc, char** argv) {
+  Options options;
+  CLI::App app("A small Llama whose linear layers run through scaledmm", "llama");
+  app.require_subcommand(1);
+  int (*command)(const Options&, const ExampleData&, scaledmm::Context&) = nullptr;
+  const auto add = [&](const char* name, const char* help, auto run) {
+    CLI::App* sub = app.add_subcommand(name, help);
+    sub->add_option("--data", options.data, "folder with text and prompts (the model's sibling 'example')");
+    sub->add_option("--threads", options.threads, "threads (SCALEDMM_NUM_THREADS, else all CPUs)")
+        ->check(CLI::Range(1, 4096));
+    sub->callback([&command, run] { command = run; });
+    return sub;
+  };
+  const auto add_model = [&](CLI::App* sub) {
+    const std::map<std::string, DenseMath> kinds{{"f32", DenseMath::kF32}, {"bf16", DenseMath::kBF16}};
+    sub->add_option("model", options.folder, "model folder")->required();
+    sub->add_option("--dense", options.dense, "how a checkpoint without quantization runs: f32 or bf16")
+        ->transform(CLI::CheckedTransformer(kinds));
+  };
+  const auto add_text = [&](CLI::App* sub) {
+    sub->add_option("--tokens", options.tokens, "length of the text")
+        ->capture_default_str()
+        ->check(CLI::Range(2, 1 << 30));
+    sub->add_option("--window", options.window, "tokens that are judged together")
+        ->capture_default_str()
+        ->check(CLI::Range(2, 1 << 20));
+  };
+  const auto add_rounds = [&](CLI::App* sub) {
+    sub->add_option("--rounds", options.rounds, "speed is the median of so many")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000));
+  };
+  CLI::App* eval = add("eval", "Perplexity on the text", run_eval);
+  add_model(eval);
+  add_text(eval);
+  eval->add_option("--write-top1", options.write_top1, "write the likeliest token of each position here");
+  eval->add_option("--compare-top1", options.compare_top1, "compare them with such a file");
+  CLI::App* speed = add("speed", "Tokens per second", run_speed);
+  add_model(speed);
+  add_rounds(speed);
+  CLI::App* generate = add("generate", "Continue a prompt", run_generate);
+  add_model(generate);
+  generate->add_option("--prompt", options.prompt, "chat or capital")->capture_default_str();
+  generate->add_option("--max-tokens", options.max_tokens, "stop after so many")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  generate->add_option("--temperature", options.temperature, "0: greedy")->capture_default_str();
+  generate->add_option("--seed", options.seed, "of the sampling")->capture_default_str();
+  CLI::App* table = add("report", "All schemes beside the dense model: size, perplexity, speed, kernel", run_report);
+  table->add_option("--models", options.folder, "folder that holds bf16, int8, fp8, fp8-channel, fp8-block")
+      ->required();
+  add_text(table);
+  add_rounds(table);
+  table->add_option("--json", options.json, "also write the numbers here");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const std::filesystem::path folder = options.folder;
+  const auto beside = command == run_report ? folder / "example" : folder / ".." / "example";
+  const ExampleData data = ExampleData::open(options.data.empty() ? beside : std::filesystem::path(options.data));
+  scaledmm::Context context(scaledmm::Threading{options.threads, nullptr, nullptr});
+  return command(options, data, context);
+}
+
+}  // namespace
+}  // namespace llama
+
+int main(int argc, char** argv) {
+  try {
+    return llama::run_main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "llama: %s\n", error.what());
+    return 1;
+  }
+}

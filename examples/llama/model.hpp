@@ -1,0 +1,65 @@
+// The decoder: embedding, layers of attention and SwiGLU, and the head that shares the embedding.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention.hpp"
+#include "bf16_matrix.hpp"
+#include "config.hpp"
+#include "linear_op.hpp"
+#include "scaledmm/checkpoint.hpp"
+
+namespace llama {
+
+class Model {
+ public:
+  // A folder written by prepare_model.py or `scaledmm convert`. `dense` says how a checkpoint without quantization
+  // runs. Errors: those of scaledmm::Checkpoint and scaledmm::Linear.
+  static Model load(const std::filesystem::path& folder, DenseMath dense, scaledmm::Context& context);
+
+  const Config& config() const { return config_; }
+  // What runs the linear layers, each once: "int8_w8a8_avx2".
+  std::string kernels() const;
+
+  // Runs `tokens` after the ones in the cache. Returns their hidden states after the last norm, [m, hidden], valid
+  // until the next call. Errors: scaledmm::InvalidArgument for a token outside the vocabulary and for a full cache.
+  const float* forward(std::span<const std::int32_t> tokens, KvCache& cache);
+  // logits [m, vocabulary] of hidden states [m, hidden].
+  void head(const float* hidden, std::int64_t m, float* logits);
+  // logits [vocabulary] of the last of `tokens`.
+  const std::vector<float>& next_logits(std::span<const std::int32_t> tokens, KvCache& cache);
+
+ private:
+  struct Block {
+    std::vector<float> attention_norm;
+    std::vector<float> mlp_norm;
+    std::unique_ptr<LinearOp> qkv;
+    std::unique_ptr<LinearOp> attention_out;
+    std::unique_ptr<LinearOp> gate_up;
+    std::unique_ptr<LinearOp> down;
+  };
+
+  Model(const Config& config, Bf16Matrix embedding, scaledmm::Context& context);
+  void run_block(const Block& block, std::int64_t layer, std::int64_t m, KvCache& cache);
+  void norm(const float* x, const std::vector<float>& weight, std::int64_t m, float* y);
+
+  Config config_;
+  scaledmm::Context* context_;
+  Bf16Matrix embedding_;
+  Attention attention_;
+  std::vector<Block> blocks_;
+  std::vector<float> last_norm_;
+  // Activations: the residual stream [m, hidden]; what a linear layer reads, and what it writes.
+  std::vector<float> residual_;
+  std::vector<float> normed_;
+  std::vector<float> wide_;
+  std::vector<float> narrow_;
+  std::vector<float> logits_;
+};
+
+}  // namespace llama

@@ -1,0 +1,24 @@
+// The table: every scheme beside the dense baselines, and whether the quantized models are good enough.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "example_data.hpp"
+#include "scaledmm/linear.hpp"
+
+namespace llama {
+
+struct ReportOptions {
+  std::filesystem::path models;  // holds bf16, int8, fp8, fp8-channel, fp8-block
+  std::int64_t tokens = 4096;    // of the text, for perplexity
+  std::int64_t window = 1024;
+  int rounds = 3;              // of speed measurement, each through all schemes
+  std::filesystem::path json;  // empty: none
+};
+
+// Prints the table and the checks. False when a check failed: perplexity within 1 % of bf16, and the right capital of
+// France.
+bool report(const ReportOptions& options, const ExampleData& data, scaledmm::Context& context);
+
+}  // namespace llama
