@@ -25,7 +25,7 @@ struct Schedule {
     panels = method.panels;
     const std::int64_t wanted = ceil_div(kTasksPerThread * threads, m_blocks);
     // Narrower rectangles where the layer is too small to give every thread its share.
-    while (threads > 1 && panels > method.least_panels && 2 * ceil_div(weights.panels(), panels) < wanted) panels /= 2;
+    while (threads > 1 && panels > method.least_panels && ceil_div(weights.panels(), panels) < wanted) panels /= 2;
     column_tiles = ceil_div(weights.panels(), panels);
     tiles_per_task = std::max<std::int64_t>(1, column_tiles / wanted);
     column_tasks = ceil_div(column_tiles, tiles_per_task);
