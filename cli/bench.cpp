@@ -109,11 +109,12 @@ std::string table_header() {
 
 std::string table_row(const Json& row) {
   const std::string gemm = row["gemm_us"].is_null() ? "-" : fmt::format("{:.1f}", row["gemm_us"].get<double>());
-  return fmt::format("{:<24} {:<15} {:>5} {:>6} {:>6} {:>11} {:>11.1f} {:>11.1f} {:>11.1f} {:>7.3f} {:>7.1f} {:>5.0f}%\n",
-                     row["kernel"].get<std::string>(), row["scheme"].get<std::string>(), row["m"].get<std::int64_t>(),
-                     row["n"].get<std::int64_t>(), row["k"].get<std::int64_t>(), gemm, row["apply_us"].get<double>(),
-                     row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tops"].get<double>(),
-                     row["gb_per_s"].get<double>(), 100 * row["share_of_floor"].get<double>());
+  return fmt::format(
+      "{:<24} {:<15} {:>5} {:>6} {:>6} {:>11} {:>11.1f} {:>11.1f} {:>11.1f} {:>7.3f} {:>7.1f} {:>5.0f}%\n",
+      row["kernel"].get<std::string>(), row["scheme"].get<std::string>(), row["m"].get<std::int64_t>(),
+      row["n"].get<std::int64_t>(), row["k"].get<std::int64_t>(), gemm, row["apply_us"].get<double>(),
+      row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tops"].get<double>(),
+      row["gb_per_s"].get<double>(), 100 * row["share_of_floor"].get<double>());
 }
 
 const LinearKernel& choose_kernel(const LayerConfig& config, const BenchOptions& options) {
@@ -195,9 +196,12 @@ void add_bench(CLI::App& app, Command& command) {
   sub->add_flag("--json", options->json, "One JSON object for each row instead of a table");
   sub->add_option("--output", options->output, "Also write the rows and the machine to this JSON file");
   sub->footer(
-      "\nTimes are medians in microseconds: apply is the whole call, gemm the call with activations that were quantized\n"
-      "before (- where a kernel takes none). TOPS and GB/s of weights are those of apply; floor is the least time that\n"
-      "this machine could need, max(operations / peak, bytes / bandwidth), as a share of apply. The outputs are checked\n"
+      "\nTimes are medians in microseconds: apply is the whole call, gemm the call with activations that were "
+      "quantized\n"
+      "before (- where a kernel takes none). TOPS and GB/s of weights are those of apply; floor is the least time "
+      "that\n"
+      "this machine could need, max(operations / peak, bytes / bandwidth), as a share of apply. The outputs are "
+      "checked\n"
       "against the reference before anything is timed. Without --shape the layers of Llama 3 8B are timed.\n"
       "\nExamples:\n"
       "  scaledmm bench\n"

@@ -19,7 +19,7 @@ constexpr std::int64_t kColdBytes = std::int64_t{512} << 20;
 constexpr double kSampleSeconds = 0.25;  // per kind of sample
 constexpr std::size_t kMinSamples = 5;
 constexpr std::size_t kMaxSamples = 2000;
-constexpr double kSlowSeconds = 2;       // a call that takes longer is timed once
+constexpr double kSlowSeconds = 2;  // a call that takes longer is timed once
 
 // splitmix64
 struct Random {

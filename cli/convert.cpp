@@ -124,13 +124,13 @@ void add_convert(CLI::App& app, Command& command) {
       ->check(CLI::IsMember({"f32", "bf16"}));
   sub->add_option("--shard-size", options->shard_megabytes, "Most megabytes of a weight file (default: 5000)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
-  sub->add_option("--ignore", options->ignore,
-                  "Another layer to leave dense: its name, or re:PATTERN; repeatable")
+  sub->add_option("--ignore", options->ignore, "Another layer to leave dense: its name, or re:PATTERN; repeatable")
       ->take_all()
       ->expected(1);
   sub->add_flag("--json", options->json, "One JSON document with the error of every layer");
   sub->footer(
-      "\nThe head, embeddings, norms and routers stay dense. Other files are copied, except pickled weights. The result\n"
+      "\nThe head, embeddings, norms and routers stay dense. Other files are copied, except pickled weights. The "
+      "result\n"
       "is read back and verified, and appears under its name only when everything is there.\n"
       "\nExamples:\n"
       "  scaledmm convert model/ model-int8/ --scheme int8\n"

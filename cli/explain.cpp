@@ -31,7 +31,8 @@ LayerConfig config_of(const ExplainOptions& options) {
   const DType out = options.out_dtype.empty() ? input : *dtype_from_name(options.out_dtype);
   LayerConfig config = make_config(options.scheme, sizes[0], sizes[1], input, out);
   if (auto* int8 = std::get_if<Int8ScaledMMLinearLayerConfig>(&config)) {
-    if (options.static_input && int8->weight_block) throw UsageError("--static: block weights take dynamic activations");
+    if (options.static_input && int8->weight_block)
+      throw UsageError("--static: block weights take dynamic activations");
     int8->is_static_input_scheme = options.static_input;
     int8->input_symmetric = !options.asymmetric_input;
     return config;

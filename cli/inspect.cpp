@@ -75,9 +75,9 @@ void print_text(const Checkpoint& checkpoint, const TensorIndex& tensors, std::u
   std::vector<Group> groups;
   std::map<std::string, std::size_t> known;
   for (const LayerRecord& layer : checkpoint.layers()) {
-    const std::string key = fmt::format(
-        "{}|{}|{}|{}|{}|{}|{}", layer_pattern(layer.name), layer.scheme, layer.format, activation_text(layer),
-        tensor_text(tensors, layer.weight), tensor_text(tensors, layer.weight_scale), tensor_text(tensors, layer.bias));
+    const std::string key = fmt::format("{}|{}|{}|{}|{}|{}|{}", layer_pattern(layer.name), layer.scheme, layer.format,
+                                        activation_text(layer), tensor_text(tensors, layer.weight),
+                                        tensor_text(tensors, layer.weight_scale), tensor_text(tensors, layer.bias));
     const auto [at, is_new] = known.try_emplace(key, groups.size());
     if (is_new) groups.push_back({&layer, 0});
     ++groups[at->second].count;

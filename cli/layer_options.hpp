@@ -18,7 +18,8 @@ const std::vector<std::string>& scheme_words();
 // Words of the dtype options: f32, bf16, f16.
 const std::vector<std::string>& activation_dtypes();
 
-// Weights per channel (or 128x128 blocks), activations dynamic per token (or in groups of 128), as checkpoints have them.
+// Weights per channel (or 128x128 blocks), activations dynamic per token (or in groups of 128), as checkpoints have
+// them.
 LayerConfig make_config(std::string_view scheme, std::int64_t n, std::int64_t k, DType input_dtype, DType out_dtype);
 
 // Adds --device and --kernel, checked words.

@@ -1,22 +1,22 @@
-// Probes: loops of independent multiply-adds whose operands never leave the registers. Accumulators pass through an empty
-// assembly statement, so that the compiler can neither drop nor merge a step.
+// Probes: loops of independent multiply-adds whose operands never leave the registers. Accumulators pass through an
+// empty assembly statement, so that the compiler can neither drop nor merge a step.
 #include "cli/machine_peak.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <vector>
 
 #include "device/target.hpp"
+#include "kernels/cpu/huge_buffer.hpp"
 #include "scaledmm/device.hpp"
 
 namespace scaledmm::cli {
 namespace {
 
-constexpr int kSteps = 20000;       // of a probe's loop: some 100 microseconds
-constexpr int kRepeats = 40;        // the best counts: a neighbour or a low clock only slows down
+constexpr int kSteps = 20000;  // of a probe's loop: some 100 microseconds
+constexpr int kRepeats = 40;   // the best counts: a neighbour or a low clock only slows down
 constexpr std::int64_t kMinBufferBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxBufferBytes = std::int64_t{1} << 28;
 
@@ -186,22 +186,25 @@ PeakRates measure_peak(Context& context) {
 }
 
 double measure_bandwidth(std::int64_t bytes, Context& context) {
-  constexpr double kSeconds = 0.05;
+  constexpr double kSeconds = 0.15;
+  constexpr std::int64_t kStreams = 4;  // of a thread: one alone leaves memory idle between its misses
   const std::int64_t threads = context.threads();
-  const std::int64_t words =
-      std::clamp(bytes, kMinBufferBytes, kMaxBufferBytes) / static_cast<std::int64_t>(sizeof(std::uint64_t)) / threads;
-  std::vector<std::uint64_t> buffer(static_cast<std::size_t>(words * threads), 1);
+  const std::int64_t words = std::clamp(bytes, kMinBufferBytes, kMaxBufferBytes) / 8 / threads / kStreams;
+  HugeBuffer buffer(words * kStreams * threads * 8);
+  std::fill_n(buffer.as<std::uint64_t>(), words * kStreams * threads, 1);
   double best = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (int repeat = 0; repeat < 3 || seconds_since(begin) < kSeconds; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
     context.parallel(threads, [&](std::int64_t task) {
-      const std::uint64_t* const data = buffer.data() + task * words;
-      std::uint64_t sum = 0;
-      for (std::int64_t i = 0; i < words; ++i) sum += data[i];
-      asm volatile("" : : "r"(sum));
+      const std::uint64_t* const data = buffer.as<const std::uint64_t>() + task * words * kStreams;
+      std::uint64_t sums[kStreams] = {};
+      for (std::int64_t i = 0; i < words; ++i) {
+        for (std::int64_t stream = 0; stream < kStreams; ++stream) sums[stream] += data[stream * words + i];
+      }
+      asm volatile("" : : "r"(sums[0] + sums[1] + sums[2] + sums[3]));
     });
-    best = std::max(best, static_cast<double>(words * threads * 8) / seconds_since(start));
+    best = std::max(best, static_cast<double>(words * kStreams * threads * 8) / seconds_since(start));
   }
   return best;
 }

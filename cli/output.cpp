@@ -19,9 +19,7 @@ std::string json_text(const Json& document) {
 
 void print_json(const Json& document) { print(json_text(document)); }
 
-void print_json_line(const Json& object) {
-  print(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
+void print_json_line(const Json& object) { print(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
 std::string printable(std::string_view text) {
   std::string out;

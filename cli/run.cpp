@@ -46,8 +46,8 @@ ConstTensorView input_tensor(const SafetensorsFile& file) {
                                   names.empty() ? "none" : one_line(fmt::format("{}", fmt::join(names, ", ")))));
   }
   if (!entry->stored->dtype || !is_float16_or_32(*entry->stored->dtype)) {
-    throw Unsupported(fmt::format("{}: tensor x is {}, expected F32, BF16 or F16", file.path().string(),
-                                  entry->stored->name));
+    throw Unsupported(
+        fmt::format("{}: tensor x is {}, expected F32, BF16 or F16", file.path().string(), entry->stored->name));
   }
   if (entry->shape.rank() == 0) {
     throw Unsupported(fmt::format("{}: tensor x has no dimensions, expected [..., K]", file.path().string()));
@@ -172,7 +172,8 @@ void add_run(CLI::App& app, Command& command) {
   sub->add_option("--threads", options->threads, "Threads (default: all usable CPUs)")->check(CLI::Range(1, 1024));
   sub->add_flag("--json", options->json, "Without --input: one JSON document instead of a table");
   sub->footer(
-      "\nWithout --kernel the selected kernel runs, and its name goes to standard error. Without --input every layer runs\n"
+      "\nWithout --kernel the selected kernel runs, and its name goes to standard error. Without --input every layer "
+      "runs\n"
       "on random activations and is compared with its dequantized weights; a difference that quantization does not\n"
       "explain exits with 1.\n"
       "\nExamples:\n"

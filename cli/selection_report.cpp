@@ -99,9 +99,9 @@ std::string no_kernel_text(const Selection& selection, const std::string& forced
   }
   if (forced.empty()) return one_line(selection.error());
   if (forced_reason.empty()) forced_reason = fmt::format("it is not for {}", device_line(selection.device));
-  return fmt::format("kernel {} cannot run this layer: {}; {}", forced, forced_reason,
-                     able.empty() ? std::string("no kernel can")
-                                  : fmt::format("kernels that can: {}", fmt::join(able, ", ")));
+  return fmt::format(
+      "kernel {} cannot run this layer: {}; {}", forced, forced_reason,
+      able.empty() ? std::string("no kernel can") : fmt::format("kernels that can: {}", fmt::join(able, ", ")));
 }
 
 std::string layer_pattern(std::string_view name) {

@@ -12,7 +12,8 @@
 namespace scaledmm::cli {
 
 Json device_json(const Device& device);
-// {"name", "scheme", "n", "k", "selected", "candidates": [{"kernel", "upstream", "computes", "ok", "reason"}], "warnings"}
+// {"name", "scheme", "n", "k", "selected", "candidates": [{"kernel", "upstream", "computes", "ok", "reason"}],
+// "warnings"}
 Json layer_json(std::string_view name, const Selection& selection, const std::vector<std::string>& warnings);
 
 // "cpu: AMD EPYC 7B13, avx2, 2 threads"

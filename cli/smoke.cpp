@@ -38,8 +38,7 @@ double error_bound(const LinearKernel& kernel, const LayerConfig& config) {
 std::normal_distribution<float> activations(const CheckedWeights& weights) {
   constexpr float kDeviations = 4;  // of the normal distribution, to the largest code
   if (!weights.input_scale) return std::normal_distribution<float>(0, 1);
-  const float largest =
-      weights.dtype == DType::kInt8 ? static_cast<float>(kInt8Max) : fp8_quantized_max(weights.dtype);
+  const float largest = weights.dtype == DType::kInt8 ? static_cast<float>(kInt8Max) : fp8_quantized_max(weights.dtype);
   const float centre = -*weights.input_scale * static_cast<float>(weights.input_zero_point);
   return std::normal_distribution<float>(centre, *weights.input_scale * largest / kDeviations);
 }

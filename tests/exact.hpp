@@ -33,8 +33,9 @@ inline std::int64_t block_columns(const LayerData& data) {
   return group.row >= 1 && group.col >= 1 ? group.col : std::numeric_limits<std::int64_t>::max() / 2;
 }
 
-inline SeenActivation see_activation(const LayerData& data, const Matrix& x) {
-  const auto& fp8 = std::get<FP8ScaledMMLinearLayerConfig>(data.config);
+inline SeenActivation see_activation(const LayerData& data, const Matrix& x, bool weight_only) {
+  auto fp8 = std::get<FP8ScaledMMLinearLayerConfig>(data.config);
+  if (weight_only) fp8.activation_quant_key.reset();
   SeenActivation seen;
   const auto size = static_cast<std::size_t>(x.rows * x.columns);
   seen.value.resize(size);
@@ -92,8 +93,9 @@ inline float weight_scale_at(const LayerData& data, std::int64_t n, std::int64_t
 
 // Outputs [M, N] of an FP8 layer: 2^-24 (p K + 4 blocks + 8) sum|a w s|, and 2^-23 of the result for the bias and its
 // sum.
-inline std::vector<Exact> exact_fp8(const LayerData& data, const Matrix& x, const Matrix* bias) {
-  const SeenActivation seen = see_activation(data, x);
+// `weight_only`: a kernel that computes w8a16 keeps the activations, whatever the configuration says of them.
+inline std::vector<Exact> exact_fp8(const LayerData& data, const Matrix& x, const Matrix* bias, bool weight_only) {
+  const SeenActivation seen = see_activation(data, x, weight_only);
   const std::int64_t blocks = (data.k() + data.offset_k - 1) / block_columns(data) + 1;
   const double unit = std::ldexp(static_cast<double>(seen.parts * data.k() + 4 * blocks + 8), -24);
   std::vector<Exact> result;
@@ -163,7 +165,7 @@ inline std::string contract_violation(const LinearKernel& kernel, const LayerDat
                                       const Matrix* bias, Context& context, std::int64_t y_pad = 0) {
   const Matrix y = apply(kernel, data.process(kernel, context), x, bias, context, y_pad);
   if (std::holds_alternative<FP8ScaledMMLinearLayerConfig>(data.config))
-    return first_outside(y, exact_fp8(data, x, bias));
+    return first_outside(y, exact_fp8(data, x, bias, kernel.info().computes == "w8a16"));
   const LinearKernel& reference = native::reference();
   return first_difference(y, apply(reference, data.process(reference, context), x, bias, context));
 }

@@ -54,6 +54,8 @@ TEST_P(GoldenLayers, AreWhatEveryKernelGives) {
   for (const nlohmann::json& entry : golden("layers")) {
     const std::int64_t m = entry["m"], n = entry["n"], k = entry["k"];
     const bool is_int8 = entry["scheme"] == "int8";
+    const bool keeps_activations = !is_int8 && kernel().info().computes == "w8a16";
+    if (keeps_activations && entry["activation"] != "none") continue;
     const Matrix x = make_matrix(DType::kBF16, m, k, [&](std::int64_t i, std::int64_t j) {
       return golden_float(entry["x"][static_cast<std::size_t>(i * k + j)]);
     });

@@ -18,7 +18,7 @@ may() {
 }
 may core scaledmm/
 may device scaledmm/ device/ x86_emulated.hpp
-may numerics scaledmm/ numerics/ device/target.hpp
+may numerics scaledmm/ numerics/
 may kernels scaledmm/ numerics/ device/ kernels/
 may registry scaledmm/ kernels/kernel_list.hpp kernels/kernels.inc device/environment.hpp registry/
 may formats scaledmm/ numerics/ formats/

@@ -17,6 +17,7 @@ class ExampleData {
   // Errors: those of scaledmm::Checkpoint; CheckpointError for tensors of another type or an offset past the bytes.
   static ExampleData open(const std::filesystem::path& folder);
 
+  const std::filesystem::path& folder() const { return checkpoint_.directory(); }
   std::span<const std::int32_t> text() const { return integers("tokens"); }
   // "chat", "capital". Errors: CheckpointError for an unknown name.
   std::span<const std::int32_t> prompt(const std::string& name) const { return integers("prompt." + name); }

@@ -28,12 +28,13 @@ struct Options {
   std::int64_t window = 1024;
   std::string write_top1;
   std::string compare_top1;
-  int rounds = 5;
+  int rounds = 3;
   std::string prompt = "chat";
   std::int64_t max_tokens = 160;
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string json;
+  bool fresh = false;
 };
 
 void write_tokens(const std::string& file, const std::vector<std::int32_t>& tokens) {
@@ -102,6 +103,7 @@ int run_report(const Options& options, const ExampleData& data, scaledmm::Contex
   report_options.window = options.window;
   report_options.rounds = options.rounds;
   report_options.json = options.json;
+  report_options.fresh = options.fresh;
   return report(report_options, data, context) ? 0 : 1;
 }
 
@@ -159,6 +161,7 @@ int run_main(int argc, char** argv) {
   add_text(table);
   add_rounds(table);
   table->add_option("--json", options.json, "also write the numbers here");
+  table->add_flag("--fresh", options.fresh, "judge again what an earlier run on the same files has judged");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

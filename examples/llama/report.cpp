@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "evaluation.hpp"
+#include "evaluation_cache.hpp"
 #include "linear_op.hpp"
 #include "scaledmm/device.hpp"
 #include "scaledmm/error.hpp"
@@ -69,16 +74,32 @@ std::vector<Row> load_rows(const ReportOptions& options, scaledmm::Context& cont
   return rows;
 }
 
-void measure(std::vector<Row>& rows, const ReportOptions& options, const SpeedPlan& plan, const ExampleData& data,
-             scaledmm::Context& context) {
+// Perplexity, top-1 tokens and the capital of every row.
+void judge(std::vector<Row>& rows, const ReportOptions& options, const ExampleData& data, scaledmm::Context& context) {
   const auto text = data.text().first(std::min(data.text().size(), static_cast<std::size_t>(options.tokens)));
+  EvaluationCache cache(options.models / "evaluations.json");
   for (Row& row : rows) {
-    progress(fmt::format("perplexity of {} over {} tokens", row.name, text.size()));
-    row.evaluation = evaluate(*row.model, text, options.window, context, [](std::size_t, std::size_t) {});
+    const std::string key =
+        fmt::format("{}{} of {} tokens in windows of {}", fingerprint({options.models / row.folder, data.folder()}),
+                    row.model->kernels(), text.size(), options.window);
+    std::optional<Evaluation> known;
+    if (!options.fresh) known = cache.find(row.name, key);
+    progress(fmt::format("perplexity of {} over {} tokens{}", row.name, text.size(),
+                         known ? ": known from an earlier run on the same files (--fresh judges again)" : ""));
+    if (known) {
+      row.evaluation = *known;
+    } else {
+      row.evaluation = evaluate(*row.model, text, options.window, context, [](std::size_t, std::size_t) {});
+      cache.store(row.name, key, row.evaluation);
+    }
     row.capital = data.spelling(continue_greedily(*row.model, data.prompt("capital"), 2));
   }
   for (Row& row : rows) row.agreement = agreement(row.evaluation.top1, rows[1].evaluation.top1);
-  // Schemes take turns, so that a disturbance of the machine meets all of them.
+}
+
+// Schemes take turns, so that a disturbance of the machine meets all of them.
+void measure_speed(std::vector<Row>& rows, const ReportOptions& options, const SpeedPlan& plan,
+                   const ExampleData& data) {
   for (int round = 0; round < options.rounds; ++round) {
     progress(fmt::format("speed, round {} of {}", round + 1, options.rounds));
     for (Row& row : rows) measure_round(*row.model, data.text(), plan, row.speed);
@@ -154,7 +175,8 @@ void write_json(const std::filesystem::path& file, const std::vector<Row>& rows,
 bool report(const ReportOptions& options, const ExampleData& data, scaledmm::Context& context) {
   const SpeedPlan plan;
   std::vector<Row> rows = load_rows(options, context);
-  measure(rows, options, plan, data, context);
+  judge(rows, options, data, context);
+  measure_speed(rows, options, plan, data);
   print_table(rows, options, plan, context);
   const std::vector<Check> results = checks(rows);
   bool all_passed = true;

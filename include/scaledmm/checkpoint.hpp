@@ -158,7 +158,9 @@ struct ConvertedLayer {
 // Writes a dense checkpoint as a quantized one: int8 per channel and FP8 per channel as compressed-tensors, FP8 per tensor and
 // FP8 128x128 block as quant_method fp8. lm_head, embeddings, norms and routers stay dense. Everything is written under
 // a temporary name beside `destination` and renamed at the end; nothing is left behind on an error.
-// Errors: CheckpointError, IoError, InvalidArgument (a weight that is not finite; a destination that exists).
+// Errors: CheckpointError (also for a weight that is not finite, with file, tensor and position), IoError, Unsupported (a
+// source that is quantized already, or has nothing to quantize), InvalidArgument (a destination that exists, an ignore
+// entry that matches no layer).
 std::vector<ConvertedLayer> convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                                     const ConvertOptions& options);
 

@@ -37,9 +37,11 @@ class Pool {
     const std::unique_lock busy(busy_, std::try_to_lock);
     if (!busy.owns_lock()) return false;
     ensure_workers(threads - 1);
+    // Nothing can be claimed while the region changes: a worker still inside the last one would see the new task count.
+    claims_.store(std::uint64_t{generation_ + 1} << 32 | 0xffffffffu, std::memory_order_release);
     fn_ = fn;
     context_ = context;
-    tasks_.store(static_cast<std::uint32_t>(tasks), std::memory_order_relaxed);
+    tasks_.store(static_cast<std::uint32_t>(tasks), std::memory_order_release);
     wanted_.store(threads - 1, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
     ++generation_;
@@ -77,9 +79,10 @@ class Pool {
   void work(std::uint32_t generation) {
     inside_task = true;
     for (std::uint64_t claim = claims_.load(std::memory_order_acquire);;) {
-      if (claim >> 32 != generation || static_cast<std::uint32_t>(claim) >= tasks_.load(std::memory_order_relaxed)) break;
+      const auto task = static_cast<std::uint32_t>(claim);
+      if (claim >> 32 != generation || task >= tasks_.load(std::memory_order_acquire)) break;
       if (!claims_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel)) continue;
-      fn_(context_, static_cast<std::int64_t>(static_cast<std::uint32_t>(claim)));
+      fn_(context_, std::int64_t{task});
       done_.fetch_add(1, std::memory_order_acq_rel);
       claim = claims_.load(std::memory_order_acquire);
     }

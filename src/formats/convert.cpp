@@ -1,5 +1,5 @@
-// convert(): a dense checkpoint becomes a quantized one. The files list scales before codes (safetensors puts wide types
-// first), so every layer of a shard is quantized before its first code is written.
+// convert(): a dense checkpoint becomes a quantized one. The files list scales before codes (safetensors puts wide
+// types first), so every layer of a shard is quantized before its first code is written.
 #include <algorithm>
 #include <exception>
 #include <filesystem>

@@ -63,10 +63,6 @@ Shape converted_scale_shape(ConvertScheme scheme, const QuantizedWeight& weight)
 
 std::string converted_config(const std::string& config, ConvertScheme scheme, const std::vector<std::string>& dense) {
   Json json = parse_json(config, "config.json");
-  json.erase("compression_config");
-  if (const auto text = json.find("text_config"); text != json.end() && text->is_object()) {
-    text->erase("quantization_config");
-  }
   const bool is_fp8 = scheme == ConvertScheme::kFp8Tensor || scheme == ConvertScheme::kFp8Block;
   json["quantization_config"] = is_fp8 ? fp8(scheme, dense) : compressed_tensors(scheme, dense);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -20,11 +20,12 @@ struct ConvertedStorage {
 
 ConvertedStorage converted_storage(ConvertScheme scheme);
 
-// The scale tensor's shape in the file. Rank matters to vLLM: [1] per tensor, [N, 1] per channel, [rows, columns] block.
+// The scale tensor's shape in the file. Rank matters to vLLM: [1] per tensor, [N, 1] per channel, [rows, columns]
+// block.
 Shape converted_scale_shape(ConvertScheme scheme, const QuantizedWeight& weight);
 
-// `config` (config.json's text) with a new quantization_config, and without what an older quantization left there.
-// `dense` names every linear layer that stays as it is.
+// `config` (config.json's text, of a model that is not quantized) with a quantization_config. `dense` names every
+// linear layer that stays as it is.
 std::string converted_config(const std::string& config, ConvertScheme scheme, const std::vector<std::string>& dense);
 
 }  // namespace scaledmm

@@ -1,11 +1,11 @@
 // reference
-//   y[m, n] = sum over K blocks b, in K order, of sx[m, b] * sw[n, b] * sum over k in b of (q[m, k] - zx[m]) * w[n, k]
-//   + bias[n] x [M, K] f32, bf16, f16, or quantized before; w [N, K] int8, e4m3fn, e4m3fnuz or e5m2; y [M, N] f32, bf16
-//   or f16
-// Every scheme of docs/quantization.md on any N and K: the oracle of the other kernels, and the fallback. One K block
-// where weights have a scale per tensor or channel; weight-only FP8 keeps x as it is, and sx is 1. Exactness: INT8 sums
-// are exact in int64. FP8 products are exact and summed in f64 within a K block; each block's sum is rounded to f32
-// once, then scaled and added in f32 (docs/quantization.md 4).
+//   y[m, n] = bias[n] + sum over K blocks b, in K order, of
+//             sx[m, b] * sw[n, b] * (sum over k in b of (q[m, k] - zx[m]) * w[n, k])
+//   x [M, K] f32, bf16, f16, or quantized before; w [N, K] int8, e4m3fn, e4m3fnuz or e5m2; y [M, N] f32, bf16 or f16
+// Every scheme of docs/quantization.md on any N and K: the oracle of the other kernels, and the fallback. There is one
+// K block where weights have a scale per tensor or channel; weight-only FP8 keeps x as it is, and sx is 1. Exactness:
+// INT8 sums are exact in int64. FP8 products are exact and summed in f64 within a K block; each block's sum is rounded
+// to f32 once, then scaled and added in f32 (docs/quantization.md 4).
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "device/target.hpp"
 #include "scaledmm/dtype.hpp"
 
 namespace scaledmm {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "device/target.hpp"
 #include "scaledmm/dtype.hpp"
 
 namespace scaledmm {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "device/target.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/rounding.hpp"
 #include "scaledmm/dtype.hpp"

@@ -20,8 +20,8 @@ using namespace fp8_w8a16;
 constexpr std::int64_t kTileRows = 32;
 constexpr std::int64_t kTileK = 32;  // bf16 numbers of a tile row
 
-// Few rows are bound by memory, which four streams of codes use better than two.
-std::int64_t panels_at_once(std::int64_t rows) { return rows <= 16 ? 4 : 2; }
+// Four panels, hence four streams of codes, for few rows were not faster.
+std::int64_t panels_at_once(std::int64_t) { return 2; }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call);
 void configure_tiles();
@@ -90,11 +90,9 @@ constexpr std::int64_t kTileFloats = 256;
 // With Weights::kCodes the widened weights of a step are read once: a ring of this many steps stays in L1.
 constexpr std::int64_t kRing = 4;
 
-// Tile registers, by row half and panel: 2 by 2, 1 by 4, or a part of these. The intrinsics of g++ paste the digit.
+// Tile registers, by row half and panel. The intrinsics of g++ paste the digit.
 #define SCALEDMM_SUM_00 0
 #define SCALEDMM_SUM_01 1
-#define SCALEDMM_SUM_02 2
-#define SCALEDMM_SUM_03 3
 #define SCALEDMM_SUM_10 2
 #define SCALEDMM_SUM_11 3
 #define SCALEDMM_X_0 4
@@ -147,22 +145,16 @@ struct Widener {
   }
 };
 
-// One step of 32 k. w(panel) is the widened tile of a panel. A tile that was zeroed costs nothing to rename, so each is
+// One step of 32 k. A tile that was zeroed costs nothing to rename, so each is
 // zeroed right after its last use: with the core shared, that is 1.4 to 1.9 times as fast as loading all four first.
-template <int kHalves, int kPanels, class W>
-inline void multiply_step(const std::byte* x0, const std::byte* x1, const W& w) {
+template <int kHalves, int kPanels>
+inline void multiply_step(const std::byte* x0, const std::byte* x1, const std::byte* w0, const std::byte* w1) {
   _tile_loadd(SCALEDMM_X_0, x0, kRowBytes);
-  _tile_loadd(SCALEDMM_W_0, w(0), kRowBytes);
+  _tile_loadd(SCALEDMM_W_0, w0, kRowBytes);
   _tile_dpbf16ps(SCALEDMM_SUM_00, SCALEDMM_X_0, SCALEDMM_W_0);
-  if constexpr (kPanels >= 2) {
-    _tile_loadd(SCALEDMM_W_1, w(1), kRowBytes);
+  if constexpr (kPanels == 2) {
+    _tile_loadd(SCALEDMM_W_1, w1, kRowBytes);
     _tile_dpbf16ps(SCALEDMM_SUM_01, SCALEDMM_X_0, SCALEDMM_W_1);
-  }
-  if constexpr (kPanels == 4) {
-    _tile_loadd(SCALEDMM_W_0, w(2), kRowBytes);
-    _tile_dpbf16ps(SCALEDMM_SUM_02, SCALEDMM_X_0, SCALEDMM_W_0);
-    _tile_loadd(SCALEDMM_W_1, w(3), kRowBytes);
-    _tile_dpbf16ps(SCALEDMM_SUM_03, SCALEDMM_X_0, SCALEDMM_W_1);
   }
   _tile_zero(SCALEDMM_X_0);
   if constexpr (kHalves == 2) {
@@ -174,7 +166,7 @@ inline void multiply_step(const std::byte* x0, const std::byte* x1, const W& w) 
     _tile_dpbf16ps(SCALEDMM_SUM_11, SCALEDMM_X_1, SCALEDMM_W_1);
   }
   if constexpr (kHalves == 2) _tile_zero(SCALEDMM_X_1);
-  if constexpr (kPanels >= 2) _tile_zero(SCALEDMM_W_1);
+  if constexpr (kPanels == 2) _tile_zero(SCALEDMM_W_1);
 }
 
 // Where the sums of a piece go: [panel][row][16].
@@ -188,16 +180,12 @@ struct Sums {
 template <int kHalves, int kPanels>
 void begin_sums(bool from_memory, const Sums& sums) {
   _tile_zero(SCALEDMM_SUM_00);
-  if constexpr (kPanels >= 2) _tile_zero(SCALEDMM_SUM_01);
-  if constexpr (kPanels == 4) _tile_zero(SCALEDMM_SUM_02);
-  if constexpr (kPanels == 4) _tile_zero(SCALEDMM_SUM_03);
+  if constexpr (kPanels == 2) _tile_zero(SCALEDMM_SUM_01);
   if constexpr (kHalves == 2) _tile_zero(SCALEDMM_SUM_10);
   if constexpr (kHalves == 2 && kPanels == 2) _tile_zero(SCALEDMM_SUM_11);
   if (!from_memory) return;
   _tile_loadd(SCALEDMM_SUM_00, sums.at(0, 0), kRowBytes);
-  if constexpr (kPanels >= 2) _tile_loadd(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
-  if constexpr (kPanels == 4) _tile_loadd(SCALEDMM_SUM_02, sums.at(0, 2), kRowBytes);
-  if constexpr (kPanels == 4) _tile_loadd(SCALEDMM_SUM_03, sums.at(0, 3), kRowBytes);
+  if constexpr (kPanels == 2) _tile_loadd(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
   if constexpr (kHalves == 2) _tile_loadd(SCALEDMM_SUM_10, sums.at(1, 0), kRowBytes);
   if constexpr (kHalves == 2 && kPanels == 2) _tile_loadd(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
 }
@@ -205,9 +193,7 @@ void begin_sums(bool from_memory, const Sums& sums) {
 template <int kHalves, int kPanels>
 void store_sums(const Sums& sums) {
   _tile_stored(SCALEDMM_SUM_00, sums.at(0, 0), kRowBytes);
-  if constexpr (kPanels >= 2) _tile_stored(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
-  if constexpr (kPanels == 4) _tile_stored(SCALEDMM_SUM_02, sums.at(0, 2), kRowBytes);
-  if constexpr (kPanels == 4) _tile_stored(SCALEDMM_SUM_03, sums.at(0, 3), kRowBytes);
+  if constexpr (kPanels == 2) _tile_stored(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
   if constexpr (kHalves == 2) _tile_stored(SCALEDMM_SUM_10, sums.at(1, 0), kRowBytes);
   if constexpr (kHalves == 2 && kPanels == 2) _tile_stored(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
 }
@@ -242,36 +228,25 @@ void multiply_tile_as(const std::uint8_t* tables, Weights source, std::int64_t r
     }
     stores_before_tile_loads();
   };
-  // Sums of a whole scale block pass through L1, not through the workspace, and are added to the totals one step late:
-  // then the additions overlap with the tiles of the next block and do not wait for the stores of this one.
+  // Sums of a whole scale block pass through L1, not through the workspace. Adding them to the totals one step late, so
+  // that the additions could overlap with the tiles of the next block, was not faster.
   constexpr std::int64_t kNearPanel = kHalves * kTileFloats;
-  alignas(64) float near[2][kPanels * kNearPanel];
-  const Piece* late = nullptr;
-  Sums late_sums{};
+  alignas(64) float near[kPanels * kNearPanel];
   std::int64_t step = 0;
   // Widening is one step ahead, so that a tile load does not wait for the stores of its own step.
   if (source != Weights::kKept) widen_step(0);
   for (const Piece& piece : call.pieces) {
     const bool is_whole = piece.begins_block && piece.ends_block;
-    const Sums sums = is_whole ? Sums{near[piece.block % 2], kNearPanel} : Sums{call.sums, call.panel_sums};
+    const Sums sums = is_whole ? Sums{near, kNearPanel} : Sums{call.sums, call.panel_sums};
     begin_sums<kHalves, kPanels>(!piece.begins_block, sums);
     for (const std::int64_t end = step + piece.steps / kTileK; step < end; ++step) {
       if (source != Weights::kKept && step + 1 < steps) widen_step(step + 1);
       const std::byte* w = call.kept + step % slots * kTileBytes;
-      multiply_step<kHalves, kPanels>(x0 + step * kTileBytes, x1 + step * kTileBytes,
-                                      [&](std::int64_t p) { return w + p * panel_kept; });
-      if (late != nullptr) {
-        add_to_totals<kPanels>(late_sums, rows, late->block, call);
-        late = nullptr;
-      }
+      multiply_step<kHalves, kPanels>(x0 + step * kTileBytes, x1 + step * kTileBytes, w, w + panel_kept);
     }
     store_sums<kHalves, kPanels>(sums);
-    if (piece.ends_block) {
-      late = &piece;
-      late_sums = sums;
-    }
+    if (piece.ends_block) add_to_totals<kPanels>(sums, rows, piece.block, call);
   }
-  if (late != nullptr) add_to_totals<kPanels>(late_sums, rows, late->block, call);
 }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call) {
@@ -280,15 +255,12 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
     if (panels == 2) return multiply_tile_as<2, 2>(tables, source, rows, call);
     return multiply_tile_as<2, 1>(tables, source, rows, call);
   }
-  if (panels == 4) return multiply_tile_as<1, 4>(tables, source, rows, call);
   if (panels == 2) return multiply_tile_as<1, 2>(tables, source, rows, call);
   multiply_tile_as<1, 1>(tables, source, rows, call);
 }
 
 #undef SCALEDMM_SUM_00
 #undef SCALEDMM_SUM_01
-#undef SCALEDMM_SUM_02
-#undef SCALEDMM_SUM_03
 #undef SCALEDMM_SUM_10
 #undef SCALEDMM_SUM_11
 #undef SCALEDMM_X_0

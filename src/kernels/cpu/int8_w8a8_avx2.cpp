@@ -120,6 +120,9 @@ inline void add_to_totals(__m256i sums, const float* sw, float* totals) {
 template <int rows, class Weights>
 void multiply_tile(const TileArguments& a) {
   constexpr std::int64_t kPrefetchBytes = 4096;
+  // Four steps at a time where instructions limit and registers do not. With many rows g++ adds the products of
+  // unrolled steps to each other before it adds them to the sums, and spills.
+  constexpr int kUnrolledRows = 2;
   __m256i sum[rows][2];
 #pragma GCC unroll 6
   for (int r = 0; r < rows; ++r) {
@@ -143,8 +146,18 @@ void multiply_tile(const TileArguments& a) {
     }
     w += Weights::kBytes;
   };
+  std::int64_t pair = 0;
+  if constexpr (rows <= kUnrolledRows) {
+    for (; pair + 4 <= a.pairs; pair += 4) {
+      for (int i = 0; i < 2; ++i) {
+        if (Weights::kPrefetch) _mm_prefetch(w + kPrefetchBytes, _MM_HINT_T0);
+        step(pair + 2 * i);
+        step(pair + 2 * i + 1);
+      }
+    }
+  }
 #pragma GCC unroll 1
-  for (std::int64_t pair = 0; pair < a.pairs; ++pair) {
+  for (; pair < a.pairs; ++pair) {
     if (Weights::kPrefetch) _mm_prefetch(w + kPrefetchBytes, _MM_HINT_T0);
     step(pair);
   }
