@@ -38,12 +38,13 @@ TEST(SafetensorsWriter, WritesTheWorkedExampleByteForByte) {
   writer.write("a.weight", as_span("abcdefgh"));
   writer.write("b.weight", as_span("wxyz"));
   writer.finish();
-  const std::string expected =
-      std::string("\xe8\0\0\0\0\0\0\0", 8) +
+  std::string expected("\xe8\0\0\0\0\0\0\0", 8);
+  expected +=
       R"({"__metadata__":{"format":"pt"},"b.weight_scale":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
       R"("a.weight":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[4,12]},)"
-      R"("b.weight":{"dtype":"I8","shape":[2,2],"data_offsets":[12,16]}}    )" +
-      scale + "abcdefghwxyz";
+      R"("b.weight":{"dtype":"I8","shape":[2,2],"data_offsets":[12,16]}}    )";
+  expected += scale;
+  expected += "abcdefghwxyz";
   EXPECT_EQ(expected.size(), 256U);
   EXPECT_EQ(read_bytes(folder / "out.safetensors"), expected);
   EXPECT_EQ(folder.entries(), 1U);

@@ -15,6 +15,7 @@ struct ReportOptions {
   std::int64_t window = 1024;
   int rounds = 3;              // of speed measurement, each through all schemes
   std::filesystem::path json;  // empty: none
+  bool fresh = false;          // judge again what an earlier run of the same program on the same files has judged
 };
 
 // Prints the table and the checks. False when a check failed: perplexity within 1 % of bf16, and the right capital of

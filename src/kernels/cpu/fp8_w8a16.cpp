@@ -345,6 +345,9 @@ void multiply(const TileKernels& kernels, const PackedFp8& packed, const ApplyAr
 Support can_implement(const LayerConfig& config) {
   const auto* fp8 = std::get_if<FP8ScaledMMLinearLayerConfig>(&config);
   if (fp8 == nullptr) return Support::no("weights are int8, this kernel takes fp8");
+  const auto [n, k] = fp8->weight_shape;
+  if (n < 1) return Support::no("N = " + std::to_string(n) + " is less than 1");
+  if (k < 1) return Support::no("K = " + std::to_string(k) + " is less than 1");
   const QuantKey& key = fp8->weight_quant_key;
   if (!is_fp8(key.dtype)) {
     return Support::no("weights are " + std::string(name(key.dtype)) + ", this kernel takes e4m3fn, e4m3fnuz or e5m2");
