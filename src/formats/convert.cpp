@@ -249,21 +249,20 @@ std::vector<ConvertedLayer> Converter::reports() const {
   return reports;
 }
 
-// Weights in whatever container, and what describes an older quantization.
+// What is written anew, and weights in whatever container.
 bool is_left_behind(const fs::path& file) {
-  static const std::set<std::string> kNames = {"config.json", "hf_quant_config.json"};
   static const std::set<std::string> kWeights = {".safetensors", ".bin", ".pt",   ".pth",     ".ckpt",
                                                  ".gguf",        ".h5",  ".onnx", ".msgpack", ".tflite"};
   const std::string name = file.filename().string();
-  return kNames.contains(name) || kWeights.contains(file.extension().string()) || name.ends_with(".index.json");
+  return name == "config.json" || name.ends_with(".index.json") || kWeights.contains(file.extension().string());
 }
 
 void copy_other_files(const fs::path& source, const fs::path& destination) {
   std::error_code error;
   for (fs::directory_iterator at(source, error), end; !error && at != end; at.increment(error)) {
     const fs::path& file = at->path();
-    if (is_left_behind(file) || !at->is_regular_file(error) || error) continue;
     std::error_code copied;
+    if (is_left_behind(file) || fs::is_directory(file, copied)) continue;
     fs::copy_file(file, destination / file.filename(), copied);
     if (copied) throw IoError(escape(file.string()) + ": cannot be copied: " + copied.message());
   }
