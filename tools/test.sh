@@ -20,6 +20,10 @@ tools/check_baseline.sh build/ci
 step "tests, release"
 ctest --preset ci
 
+step "golden vectors and the model's preparation, in Python"
+python tests/golden/make_golden.py --check
+python -m pytest -q python/tests
+
 step "tests, address and undefined-behaviour sanitizers"
 cmake --preset dev >/dev/null
 cmake --build --preset dev
@@ -28,10 +32,10 @@ ASAN_OPTIONS=detect_leaks=1 ctest --preset dev
 step "thread sanitizer: pool and kernels"
 cmake --preset tsan >/dev/null
 cmake --build --preset tsan --target device_test
-build/tsan/tests/device_test
+build/tsan/tests/device_test --gtest_brief=1
 
 step "a program that uses the installed package"
 tools/check_package.sh
 
-step "closing lines"
-cat build/ci/tests/kernels_tested.txt
+step "which kernels were tested"
+grep '^kernel ' build/ci/Testing/Temporary/LastTest.log

@@ -26,6 +26,9 @@ inline constexpr Fp8Format kE4M3FN{3, 7, 0x7e, 0x7f, false};   // largest number
 inline constexpr Fp8Format kE4M3FNUZ{3, 8, 0x7f, 0x80, true};  // largest number 240
 inline constexpr Fp8Format kE5M2{2, 15, 0x7b, 0x7f, false};    // largest number 57344; 0x7c is Inf
 
+// An f32 with exponent field e is 2^(e - 127) times its significand.
+inline constexpr std::uint32_t kF32ExponentBias = 127;
+
 namespace detail {
 
 // 2^exponent for -126 <= exponent <= 127.

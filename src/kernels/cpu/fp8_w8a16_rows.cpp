@@ -164,8 +164,8 @@ namespace {
 
 // The power of two that a bf16 row is multiplied by, 0 when none will do.
 float bf16_row_power(const TileRows& rows, std::int64_t row) {
-  constexpr std::uint32_t kSmallest = 127 - 80;  // exponent fields
-  constexpr std::uint32_t kLargest = 127 + 64;
+  constexpr std::uint32_t kSmallest = kF32ExponentBias - 80;  // exponent fields
+  constexpr std::uint32_t kLargest = kF32ExponentBias + 64;
   const Bf16Range range = bf16_range(reinterpret_cast<const std::uint16_t*>(row_begin(rows, row)), rows.k());
   if (range.below == 0xffff) return 1.0f;  // all zero
   const std::uint32_t smallest = static_cast<std::uint32_t>(range.below + 1) >> 7;
@@ -173,7 +173,7 @@ float bf16_row_power(const TileRows& rows, std::int64_t row) {
   // A denormal bf16 has at most 6 leading zeros: exponent field 0 stands for -6 to 0.
   const std::uint32_t shift = kSmallest + 6 - smallest;
   if ((static_cast<std::uint32_t>(range.largest) >> 7) + shift > kLargest) return 0.0f;
-  return std::bit_cast<float>((127 + shift) << 23);
+  return std::bit_cast<float>((kF32ExponentBias + shift) << 23);
 }
 
 // Calls visit(position, bf16 numbers, count) for the row times `power`, in runs of kTileK or fewer, padded with zeros.
@@ -199,7 +199,7 @@ float inverse(float power) { return power == 0.0f ? 0.0f : 1.0f / power; }
 
 float pack_f32_row(const TileRows& rows, std::int64_t row, std::byte* tile) {
   const float power = rows.weight_dtype == DType::kE5M2 ? 1.0f : rows.weight_dtype == DType::kE4M3FN ? 256.0f : 128.0f;
-  constexpr std::uint32_t kLarge = (127 + 64) << 23;  // 2^64
+  constexpr std::uint32_t kLarge = (kF32ExponentBias + 64) << 23;  // 2^64
   float* out = reinterpret_cast<float*>(tile) + row;
   if (pack_scaled_row(rows, row, power, out) < kLarge) return 1.0f;
   // With the power of two a sum of so large a row might overflow.
