@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/element_offset.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/int8_merge.hpp"
 #include "scaledmm/error.hpp"
@@ -49,11 +50,7 @@ void for_each_element(const ConstTensorView& view, const Visit& visit) {
   const std::int64_t elements = view.shape.elements();
   const auto* base = static_cast<const std::byte*>(view.data);
   for (std::int64_t flat = 0; flat < elements; ++flat) {
-    std::int64_t rest = flat, offset = 0;
-    for (std::size_t i = view.shape.rank(); i-- > 0;) {
-      offset += rest % view.shape[i] * view.strides[i];
-      rest /= view.shape[i];
-    }
+    const std::int64_t offset = element_offset(view.shape, view.strides, view.shape.rank(), flat);
     visit(flat, base + offset * size_bytes(view.dtype));
   }
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/element_offset.hpp"
 #include "numerics/formats.hpp"
 #include "scaledmm/error.hpp"
 
@@ -46,12 +47,7 @@ Rows flatten(const Shape& shape, const Shape& strides) {
 
 // Element offset of a row in a tensor that does not flatten.
 std::int64_t row_offset(const Shape& shape, const Shape& strides, std::int64_t row) {
-  std::int64_t offset = 0;
-  for (std::size_t i = shape.rank() - 1; i-- > 0;) {
-    offset += row % shape[i] * strides[i];
-    row /= shape[i];
-  }
-  return offset;
+  return element_offset(shape, strides, shape.rank() - 1, row);
 }
 
 void check_operand(const Layer& layer, const char* what, const void* data, DType dtype, const Shape& shape,
@@ -104,11 +100,7 @@ void gather(const ConstTensorView& view, T* out, std::int64_t count) {
   const std::int64_t elements = view.shape.elements();
   const auto* data = static_cast<const std::byte*>(view.data);
   for (std::int64_t flat = 0; flat < count; ++flat) {
-    std::int64_t rest = elements == 1 ? 0 : flat, offset = 0;
-    for (std::size_t i = view.shape.rank(); i-- > 0;) {
-      offset += rest % view.shape[i] * view.strides[i];
-      rest /= view.shape[i];
-    }
+    const std::int64_t offset = element_offset(view.shape, view.strides, view.shape.rank(), elements == 1 ? 0 : flat);
     std::memcpy(out + flat, data + offset * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
   }
 }
