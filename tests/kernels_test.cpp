@@ -59,9 +59,17 @@ TEST_P(Contract, RefusesWithAReason) {
   Device gpu;
   gpu.kind = DeviceKind::kCuda;
   EXPECT_FALSE(kernel().is_supported(gpu));
+  // No tier has AMX-FP8: a kernel that needs it says so on every one, and runs where it is.
+  Device best = cpu_device(Isa::kAmx);
+  const bool needs_fp8 = !kernel().is_supported(best);
+  if (needs_fp8) {
+    EXPECT_NE(kernel().is_supported(best).reason().find("amx_fp8"), std::string::npos);
+  }
+  best.cpu.amx_fp8 = true;
+  EXPECT_TRUE(kernel().is_supported(best));
   for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx}) {
     const Support support = kernel().is_supported(cpu_device(isa));
-    EXPECT_EQ(support.ok(), isa >= kernel().info().isa) << name(isa);
+    EXPECT_EQ(support.ok(), isa >= kernel().info().isa && !needs_fp8) << name(isa);
     expect_reason(support, std::string(name(isa)));
   }
 }

@@ -5,6 +5,8 @@
 #include <cctype>
 #include <cstdlib>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "scaledmm/error.hpp"
 #include "scaledmm/registry.hpp"
@@ -66,6 +68,24 @@ TEST(Registry, TheBestKernelOfEachTierComesFirst) {
   EXPECT_EQ(first(fp8_layer(), Isa::kAmx), "fp8_w8a16_amx");
   EXPECT_EQ(first(fp8_layer(), Isa::kAvx512), "fp8_w8a16_avx512");
   EXPECT_EQ(first(fp8_layer(), Isa::kAvx2), "fp8_w8a16_avx2");
+}
+
+// docs/quantization.md 4: which kernel runs a W8A8 layer.
+TEST(Registry, QuantizedActivationsComeFirstWhereFp8IsAnInstructionOrWhenAskedFor) {
+  Device diamond = cpu_device(Isa::kAmx);
+  diamond.cpu.amx_fp8 = true;
+  EXPECT_EQ(select(fp8_layer(), diamond).name(), "fp8_w8a8_amxfp8");
+  FP8ScaledMMLinearLayerConfig half = std::get<FP8ScaledMMLinearLayerConfig>(fp8_layer());
+  half.input_dtype = DType::kF16;
+  EXPECT_EQ(select(half, cpu_device(Isa::kAmx)).name(), "fp8_w8a8_amx");
+  FP8ScaledMMLinearLayerConfig weight_only = std::get<FP8ScaledMMLinearLayerConfig>(fp8_layer());
+  weight_only.activation_quant_key.reset();
+  EXPECT_EQ(select(weight_only, diamond).name(), "fp8_w8a16_amx");
+  SelectOptions asked;
+  asked.backend = "w8a8";
+  EXPECT_EQ(select(fp8_layer(), cpu_device(Isa::kAmx), asked).name(), "fp8_w8a8_amx");
+  EXPECT_EQ(select(fp8_layer(), cpu_device(Isa::kAvx512), asked).name(), "fp8_w8a8_avx512");
+  EXPECT_EQ(select(fp8_layer(), cpu_device(Isa::kAvx2), asked).name(), "fp8_w8a8_avx2");
 }
 
 TEST(Select, EveryTierHasAKernelForEveryScheme) {
@@ -200,6 +220,23 @@ TEST(Select, ExplainsItselfAsText) {
   EXPECT_NE(text.find("* int8_w8a8_avx2"), std::string::npos) << text;
   EXPECT_NE(text.find("stands for CPUInt8ScaledMMLinearKernel"), std::string::npos) << text;
   EXPECT_NE(text.find("- int8_w8a8_avx512vnni"), std::string::npos) << text;
+}
+
+TEST(Verbose, SaysWhatWasChosenAndWhyNotTheOnesBefore) {
+  std::vector<std::string> lines;
+  set_verbose([&](const std::string& line) { lines.push_back(line); });
+  select(int8_layer(), cpu_device(Isa::kAvx2));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("[96, 320]: int8_w8a8_avx2; not int8_w8a8_amx: "), std::string::npos) << lines[0];
+  set_verbose(SelectionLog{});  // silent, whatever the environment says
+  const ScopedVariable verbose("SCALEDMM_VERBOSE", "1");
+  testing::internal::CaptureStderr();
+  select(int8_layer(), cpu_device(Isa::kAvx2));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  set_verbose(std::nullopt);
+  testing::internal::CaptureStderr();
+  select(int8_layer(), cpu_device(Isa::kAvx2));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "scaledmm: " + lines[0] + "\n");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <immintrin.h>
 
+#include <pthread.h>
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -9,11 +11,9 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <pthread.h>
 #include <string>
 #include <system_error>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include "device/environment.hpp"
@@ -27,6 +27,7 @@ namespace {
 constexpr int kSpinPauses = 1000;
 
 thread_local bool inside_task = false;
+thread_local int thread_index = 0;
 
 // One region: what to run, and how far it is. `generation` in the upper half of `claims` keeps a worker that wakes late
 // from claiming tasks of a later region.
@@ -90,6 +91,7 @@ class Pool {
   }
 
   void worker(int index, std::uint32_t seen) {
+    thread_index = index + 1;
     for (;;) {
       for (int pauses = 0; pauses < kSpinPauses && published_.load(std::memory_order_acquire) == seen; ++pauses) {
         _mm_pause();
@@ -141,6 +143,8 @@ void pool_parallel_for(int threads, std::int64_t tasks, void (*fn)(void*, std::i
   if (useful > 1 && tasks <= kMaxTasks && !inside_task && pool().run(useful, tasks, fn, context)) return;
   for (std::int64_t task = 0; task < tasks; ++task) fn(context, task);
 }
+
+int pool_thread_index() { return thread_index; }
 
 int default_threads() {
   constexpr int kMaxThreads = 4096;

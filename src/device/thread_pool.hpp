@@ -10,6 +10,9 @@ namespace scaledmm {
 // finishes without it. A call from inside a task, or while another thread uses the pool, runs on the caller alone.
 void pool_parallel_for(int threads, std::int64_t tasks, void (*fn)(void* context, std::int64_t task), void* context);
 
+// 0 on a thread that is not the pool's, else 1, 2 ...: the same number as long as the thread lives.
+int pool_thread_index();
+
 // SCALEDMM_NUM_THREADS, else the CPUs of the affinity mask and the cgroup quota.
 // Errors: InvalidArgument when the variable is not a number from 1 to 4096.
 int default_threads();

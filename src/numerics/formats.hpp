@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "numerics/host_device.hpp"
 #include "scaledmm/dtype.hpp"
 
 namespace scaledmm {
@@ -22,9 +23,14 @@ struct Fp8Format {
   bool is_fnuz;  // no -0: 0x80 is the only NaN
 };
 
-inline constexpr Fp8Format kE4M3FN{3, 7, 0x7e, 0x7f, false};   // largest number 448
-inline constexpr Fp8Format kE4M3FNUZ{3, 8, 0x7f, 0x80, true};  // largest number 240
-inline constexpr Fp8Format kE5M2{2, 15, 0x7b, 0x7f, false};    // largest number 57344; 0x7c is Inf
+// Functions, since GPU code may not refer to the host's objects.
+constexpr Fp8Format e4m3fn_format() { return {3, 7, 0x7e, 0x7f, false}; }   // largest number 448
+constexpr Fp8Format e4m3fnuz_format() { return {3, 8, 0x7f, 0x80, true}; }  // largest number 240
+constexpr Fp8Format e5m2_format() { return {2, 15, 0x7b, 0x7f, false}; }    // largest number 57344; 0x7c is Inf
+
+inline constexpr Fp8Format kE4M3FN = e4m3fn_format();
+inline constexpr Fp8Format kE4M3FNUZ = e4m3fnuz_format();
+inline constexpr Fp8Format kE5M2 = e5m2_format();
 
 // An f32 with exponent field e is 2^(e - 127) times its significand.
 inline constexpr std::uint32_t kF32ExponentBias = 127;
@@ -95,11 +101,11 @@ inline float e4m3fnuz_to_f32(std::uint8_t code) { return detail::kE4M3FNUZValues
 inline float e5m2_to_f32(std::uint8_t code) { return detail::kE5M2Values[code]; }
 
 // 1.0625 -> 0x38 (1), 1000 -> 0x7e (448), NaN -> 0x7f.
-constexpr std::uint8_t f32_to_e4m3fn(float value) { return detail::fp8_encode(value, kE4M3FN); }
+constexpr std::uint8_t f32_to_e4m3fn(float value) { return detail::fp8_encode(value, e4m3fn_format()); }
 // 1 -> 0x40, 1000 -> 0x7f (240), -0 -> 0x00, NaN -> 0x80.
-constexpr std::uint8_t f32_to_e4m3fnuz(float value) { return detail::fp8_encode(value, kE4M3FNUZ); }
+constexpr std::uint8_t f32_to_e4m3fnuz(float value) { return detail::fp8_encode(value, e4m3fnuz_format()); }
 // 1 -> 0x3c, 1e6 -> 0x7b (57344), NaN -> 0x7f.
-constexpr std::uint8_t f32_to_e5m2(float value) { return detail::fp8_encode(value, kE5M2); }
+constexpr std::uint8_t f32_to_e5m2(float value) { return detail::fp8_encode(value, e5m2_format()); }
 
 // 2^(code - 127): 130 -> 8, 0 -> 2^-127, 255 -> NaN.
 constexpr float e8m0_to_f32(std::uint8_t code) {
@@ -152,7 +158,7 @@ inline const std::array<float, 256>& fp8_values(DType dtype) {
 inline float fp8_to_f32(std::uint8_t code, DType dtype) { return fp8_values(dtype)[code]; }
 
 // Element `index` of an f32, bf16 or f16 array.
-inline float load_f32(const void* data, DType dtype, std::int64_t index) {
+SCALEDMM_HOST_DEVICE inline float load_f32(const void* data, DType dtype, std::int64_t index) {
   switch (dtype) {
     case DType::kBF16:
       return bf16_to_f32(static_cast<const std::uint16_t*>(data)[index]);
@@ -164,7 +170,7 @@ inline float load_f32(const void* data, DType dtype, std::int64_t index) {
 }
 
 // Writes element `index` of an f32, bf16 or f16 array, rounded once.
-inline void store_f32(float value, void* data, DType dtype, std::int64_t index) {
+SCALEDMM_HOST_DEVICE inline void store_f32(float value, void* data, DType dtype, std::int64_t index) {
   switch (dtype) {
     case DType::kBF16:
       static_cast<std::uint16_t*>(data)[index] = f32_to_bf16(value);

@@ -9,12 +9,14 @@
 // Weights are widened by VPERMI2B: two tables of 128 bytes give the low and the high byte of every code, exactly.
 // Source: Intel SDM vol. 2, TDPBF16PS, VPERMI2B.
 #include "device/target.hpp"
-#include "kernels/cpu/fp8_w8a16.hpp"
+#include "kernels/cpu/fp8_amx_tiles.hpp"
+#include "kernels/cpu/fp8_product.hpp"
+#include "kernels/cpu/fp8_w8a8.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
 
-using namespace fp8_w8a16;
+using namespace fp8;
 
 // Two by two tiles of 16 rows and 16 columns: 1 tile load for each TDPBF16PS.
 constexpr std::int64_t kTileRows = 32;
@@ -30,10 +32,8 @@ void release_tiles();
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
     .row_unit = 16,
-    .block_rows = 256,  // 256 KiB of x for a chunk
-    .k_step = kTileK,
-    .order = Order::kPairs,
-    .chunk_k = 512,  // 32 KiB of bf16 weights in two panels
+    .block_rows = 256,                                                      // 256 KiB of x for a chunk
+    .packing = {.k_step = kTileK, .order = Order::kPairs, .chunk_k = 512},  // 32 KiB of bf16 weights in two panels
     .kept_panels = 2,
     .small_x_bytes = 1 << 20,  // half of an L2
     .x_bytes = 2,
@@ -64,17 +64,17 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.amx_bf16) return Support::no("the cpu has no usable amx_bf16");
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return fp8_w8a16::can_implement_bf16(config); }
+  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16_bf16(config); }
   std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
                                       Context& context) const override {
-    return fp8_w8a16::pack(kTileKernels, weights, context);
+    return fp8::pack(kTileKernels.packing, weights, context);
   }
   void multiply(const LayerConfig&, const PackedWeights& packed, const ApplyArguments& arguments,
                 Context& context) const override {
-    fp8_w8a16::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
+    fp8::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return fp8_w8a16::unpack(static_cast<const PackedFp8&>(packed));
+    return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
 };
 
@@ -84,40 +84,8 @@ SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vb
 
 constexpr std::int64_t kPrefetchBytes = 2048;
 constexpr std::int64_t kGroupBytes = 64;
-constexpr std::int64_t kRowBytes = 64;  // of every tile
-constexpr std::int64_t kTileBytes = 1024;
-constexpr std::int64_t kTileFloats = 256;
 // With Weights::kCodes the widened weights of a step are read once: a ring of this many steps stays in L1.
 constexpr std::int64_t kRing = 4;
-
-// Tile registers, by row half and panel. The intrinsics of g++ paste the digit.
-#define SCALEDMM_SUM_00 0
-#define SCALEDMM_SUM_01 1
-#define SCALEDMM_SUM_10 2
-#define SCALEDMM_SUM_11 3
-#define SCALEDMM_X_0 4
-#define SCALEDMM_X_1 5
-#define SCALEDMM_W_0 6
-#define SCALEDMM_W_1 7
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {kRowBytes, kRowBytes, kRowBytes, kRowBytes,
-                                 kRowBytes, kRowBytes, kRowBytes, kRowBytes};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-void configure_tiles() {
-  static constexpr TileConfig kConfig{};
-  _tile_loadconfig(&kConfig);
-}
-
-void release_tiles() { _tile_release(); }
-
-// g++ 12 does not know that tile loads read memory: stores before them must not move behind them.
-inline void stores_before_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
 // The tables in registers.
 struct Widener {
@@ -169,48 +137,6 @@ inline void multiply_step(const std::byte* x0, const std::byte* x1, const std::b
   if constexpr (kPanels == 2) _tile_zero(SCALEDMM_W_1);
 }
 
-// Where the sums of a piece go: [panel][row][16].
-struct Sums {
-  float* memory;
-  std::int64_t panel;  // floats from panel to panel
-
-  float* at(std::int64_t half, std::int64_t p) const { return memory + p * panel + half * kTileFloats; }
-};
-
-template <int kHalves, int kPanels>
-void begin_sums(bool from_memory, const Sums& sums) {
-  _tile_zero(SCALEDMM_SUM_00);
-  if constexpr (kPanels == 2) _tile_zero(SCALEDMM_SUM_01);
-  if constexpr (kHalves == 2) _tile_zero(SCALEDMM_SUM_10);
-  if constexpr (kHalves == 2 && kPanels == 2) _tile_zero(SCALEDMM_SUM_11);
-  if (!from_memory) return;
-  _tile_loadd(SCALEDMM_SUM_00, sums.at(0, 0), kRowBytes);
-  if constexpr (kPanels == 2) _tile_loadd(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
-  if constexpr (kHalves == 2) _tile_loadd(SCALEDMM_SUM_10, sums.at(1, 0), kRowBytes);
-  if constexpr (kHalves == 2 && kPanels == 2) _tile_loadd(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
-}
-
-template <int kHalves, int kPanels>
-void store_sums(const Sums& sums) {
-  _tile_stored(SCALEDMM_SUM_00, sums.at(0, 0), kRowBytes);
-  if constexpr (kPanels == 2) _tile_stored(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
-  if constexpr (kHalves == 2) _tile_stored(SCALEDMM_SUM_10, sums.at(1, 0), kRowBytes);
-  if constexpr (kHalves == 2 && kPanels == 2) _tile_stored(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
-}
-
-template <int kPanels>
-void add_to_totals(const Sums& sums, std::int64_t rows, std::int64_t block, const TileCall& call) {
-  for (int p = 0; p < kPanels; ++p) {
-    const __m512 scale = _mm512_load_ps(call.scales + p * call.panel_scales + block * kPanelColumns);
-    const float* from = sums.at(0, p);
-    float* totals = call.totals + p * call.panel_sums;
-    for (std::int64_t i = 0; i < rows * kPanelColumns; i += kPanelColumns) {
-      const __m512 before = block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(totals + i);
-      _mm512_store_ps(totals + i, _mm512_fmadd_ps(_mm512_load_ps(from + i), scale, before));
-    }
-  }
-}
-
 template <int kHalves, int kPanels>
 void multiply_tile_as(const std::uint8_t* tables, Weights source, std::int64_t rows, const TileCall& call) {
   const Widener widener(tables);
@@ -228,24 +154,18 @@ void multiply_tile_as(const std::uint8_t* tables, Weights source, std::int64_t r
     }
     stores_before_tile_loads();
   };
-  // Sums of a whole scale block pass through L1, not through the workspace. Adding them to the totals one step late, so
-  // that the additions could overlap with the tiles of the next block, was not faster.
-  constexpr std::int64_t kNearPanel = kHalves * kTileFloats;
-  alignas(64) float near[kPanels * kNearPanel];
-  std::int64_t step = 0;
   // Widening is one step ahead, so that a tile load does not wait for the stores of its own step.
   if (source != Weights::kKept) widen_step(0);
+  const auto multiply_at = [&](std::int64_t i) {
+    if (source != Weights::kKept && i + 1 < steps) widen_step(i + 1);
+    const std::byte* w = call.kept + i % slots * kTileBytes;
+    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + panel_kept);
+  };
+  std::int64_t step = 0;
   for (const Piece& piece : call.pieces) {
-    const bool is_whole = piece.begins_block && piece.ends_block;
-    const Sums sums = is_whole ? Sums{near, kNearPanel} : Sums{call.sums, call.panel_sums};
-    begin_sums<kHalves, kPanels>(!piece.begins_block, sums);
-    for (const std::int64_t end = step + piece.steps / kTileK; step < end; ++step) {
-      if (source != Weights::kKept && step + 1 < steps) widen_step(step + 1);
-      const std::byte* w = call.kept + step % slots * kTileBytes;
-      multiply_step<kHalves, kPanels>(x0 + step * kTileBytes, x1 + step * kTileBytes, w, w + panel_kept);
-    }
-    store_sums<kHalves, kPanels>(sums);
-    if (piece.ends_block) add_to_totals<kPanels>(sums, rows, piece.block, call);
+    const std::int64_t count = piece.steps / kTileK;
+    multiply_piece<kHalves, kPanels>(piece, rows, call, step, count, multiply_at);
+    step += count;
   }
 }
 
@@ -259,18 +179,11 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
   multiply_tile_as<1, 1>(tables, source, rows, call);
 }
 
-#undef SCALEDMM_SUM_00
-#undef SCALEDMM_SUM_01
-#undef SCALEDMM_SUM_10
-#undef SCALEDMM_SUM_11
-#undef SCALEDMM_X_0
-#undef SCALEDMM_X_1
-#undef SCALEDMM_W_0
-#undef SCALEDMM_W_1
-
 SCALEDMM_TARGET_END
 
 }  // namespace
+
+const fp8::TileKernels& fp8_tiles_amx() { return kTileKernels; }
 
 const LinearKernel& fp8_w8a16_amx() {
   static const Kernel kernel;

@@ -8,12 +8,13 @@
 // number of 2^-8 times its value (2^-7 for fnuz), denormals included; an e5m2 byte shifted left by 8 is its value.
 // VCVTPH2PS is exact. The power of two is put into x.   Source: Intel SDM vol. 2, VCVTPH2PS; OCP OFP8 1.0.
 #include "device/target.hpp"
-#include "kernels/cpu/fp8_w8a16.hpp"
+#include "kernels/cpu/fp8_product.hpp"
+#include "kernels/cpu/fp8_w8a8.hpp"
 
 namespace scaledmm::native {
 namespace {
 
-using namespace fp8_w8a16;
+using namespace fp8;
 
 // 6 rows by 2 registers of columns: 12 accumulators, 2 weights and 1 broadcast activation in 16 registers.
 constexpr std::int64_t kTileRows = 6;
@@ -25,8 +26,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
-    .block_rows = 192,  // 192 KiB of x for a chunk, in an L2 of 512
-    .chunk_k = 256,     // 16 KiB of f32 weights
+    .block_rows = 192,            // 192 KiB of x for a chunk, in an L2 of 512
+    .packing = {.chunk_k = 256},  // 16 KiB of f32 weights
     .small_x_bytes = 192 << 10,
     .panels_at_once = panels_at_once,
     .pack_row = pack_f32_row,
@@ -50,17 +51,17 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx2) return Support::no("the cpu has no usable avx2 with fma and f16c");
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return fp8_w8a16::can_implement(config); }
+  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16(config); }
   std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
                                       Context& context) const override {
-    return fp8_w8a16::pack(kTileKernels, weights, context);
+    return fp8::pack(kTileKernels.packing, weights, context);
   }
   void multiply(const LayerConfig&, const PackedWeights& packed, const ApplyArguments& arguments,
                 Context& context) const override {
-    fp8_w8a16::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
+    fp8::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return fp8_w8a16::unpack(static_cast<const PackedFp8&>(packed));
+    return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
 };
 
@@ -130,6 +131,7 @@ void multiply_tile_as(const TileCall& call) {
     }
     SCALEDMM_UNROLL
     for (int r = 0; r < kRows; ++r) {
+      const __m256 row_scale = _mm256_set1_ps(call.row_scale(r, piece.block));
       SCALEDMM_UNROLL
       for (int c = 0; c < 2 * kPanels; ++c) {
         const std::int64_t offset = c / 2 * call.panel_sums + r * kPanelColumns + c % 2 * kLanes;
@@ -137,10 +139,14 @@ void multiply_tile_as(const TileCall& call) {
           _mm256_store_ps(call.sums + offset, sums[r][c]);
           continue;
         }
+        if (call.scales == nullptr) {
+          _mm256_store_ps(call.totals + offset, sums[r][c]);
+          continue;
+        }
         const __m256 scale =
             _mm256_load_ps(call.scales + c / 2 * call.panel_scales + piece.block * kPanelColumns + c % 2 * kLanes);
         const __m256 before = piece.block == 0 ? _mm256_setzero_ps() : _mm256_load_ps(call.totals + offset);
-        _mm256_store_ps(call.totals + offset, _mm256_fmadd_ps(sums[r][c], scale, before));
+        _mm256_store_ps(call.totals + offset, _mm256_fmadd_ps(_mm256_mul_ps(sums[r][c], row_scale), scale, before));
       }
     }
   }
@@ -185,6 +191,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 SCALEDMM_TARGET_END
 
 }  // namespace
+
+const fp8::TileKernels& fp8_tiles_avx2() { return kTileKernels; }
 
 const LinearKernel& fp8_w8a16_avx2() {
   static const Kernel kernel;

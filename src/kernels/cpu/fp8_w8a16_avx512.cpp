@@ -8,12 +8,13 @@
 // Codes become f32 as half-precision bits, 2^-8 times their value for e4m3fn; pack_f32_row puts the power of two into
 // x. Source: Intel SDM vol. 2, VCVTPH2PS; OCP OFP8 1.0.
 #include "device/target.hpp"
-#include "kernels/cpu/fp8_w8a16.hpp"
+#include "kernels/cpu/fp8_product.hpp"
+#include "kernels/cpu/fp8_w8a8.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
 
-using namespace fp8_w8a16;
+using namespace fp8;
 
 // 8 rows by 2 panels: 16 accumulators for 10 loads, so FMA and not the load ports decide, with 16 registers to spare.
 constexpr std::int64_t kTileRows = 8;
@@ -25,8 +26,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
-    .block_rows = 192,  // 96 KiB of x for a chunk
-    .chunk_k = 128,     // 16 KiB of f32 weights in two panels
+    .block_rows = 192,            // 96 KiB of x for a chunk
+    .packing = {.chunk_k = 128},  // 16 KiB of f32 weights in two panels
     .kept_panels = 2,
     .small_x_bytes = 512 << 10,  // half of an L2
     .panels_at_once = panels_at_once,
@@ -51,17 +52,17 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx512) return Support::no("the cpu has no usable avx512 with bw, dq and vl");
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return fp8_w8a16::can_implement(config); }
+  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16(config); }
   std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
                                       Context& context) const override {
-    return fp8_w8a16::pack(kTileKernels, weights, context);
+    return fp8::pack(kTileKernels.packing, weights, context);
   }
   void multiply(const LayerConfig&, const PackedWeights& packed, const ApplyArguments& arguments,
                 Context& context) const override {
-    fp8_w8a16::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
+    fp8::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return fp8_w8a16::unpack(static_cast<const PackedFp8&>(packed));
+    return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
 };
 
@@ -128,6 +129,7 @@ void multiply_tile_as(DType dtype, const TileCall& call) {
     }
     SCALEDMM_UNROLL
     for (int r = 0; r < kRows; ++r) {
+      const __m512 row_scale = _mm512_set1_ps(call.row_scale(r, piece.block));
       SCALEDMM_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         const std::int64_t offset = p * call.panel_sums + r * kPanelColumns;
@@ -135,9 +137,13 @@ void multiply_tile_as(DType dtype, const TileCall& call) {
           _mm512_store_ps(call.sums + offset, sums[r][p]);
           continue;
         }
+        if (call.scales == nullptr) {
+          _mm512_store_ps(call.totals + offset, sums[r][p]);
+          continue;
+        }
         const __m512 scale = _mm512_load_ps(call.scales + p * call.panel_scales + piece.block * kPanelColumns);
         const __m512 before = piece.block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(call.totals + offset);
-        _mm512_store_ps(call.totals + offset, _mm512_fmadd_ps(sums[r][p], scale, before));
+        _mm512_store_ps(call.totals + offset, _mm512_fmadd_ps(_mm512_mul_ps(sums[r][p], row_scale), scale, before));
       }
     }
   }
@@ -172,6 +178,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 SCALEDMM_TARGET_END
 
 }  // namespace
+
+const fp8::TileKernels& fp8_tiles_avx512() { return kTileKernels; }
 
 const LinearKernel& fp8_w8a16_avx512() {
   static const Kernel kernel;

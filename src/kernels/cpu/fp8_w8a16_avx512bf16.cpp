@@ -8,12 +8,12 @@
 // Weights are widened by VPERMI2B: two tables of 128 bytes give the low and the high byte of every code, exactly.
 // Source: Intel SDM vol. 2, VDPBF16PS, VPERMI2B.
 #include "device/target.hpp"
-#include "kernels/cpu/fp8_w8a16.hpp"
+#include "kernels/cpu/fp8_product.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
 
-using namespace fp8_w8a16;
+using namespace fp8;
 
 // 8 rows by 2 panels: 16 accumulators, beside 4 registers of tables and 4 of weights.
 constexpr std::int64_t kTileRows = 8;
@@ -25,10 +25,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
-    .block_rows = 192,  // 96 KiB of x for a chunk
-    .k_step = kGroupK,
-    .order = Order::kPairs,
-    .chunk_k = 256,  // 16 KiB of bf16 weights in two panels
+    .block_rows = 192,                                                       // 96 KiB of x for a chunk
+    .packing = {.k_step = kGroupK, .order = Order::kPairs, .chunk_k = 256},  // 16 KiB of bf16 weights in two panels
     .kept_panels = 2,
     .small_x_bytes = 512 << 10,  // half of an L2
     .x_bytes = 2,
@@ -57,17 +55,17 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx512_vbmi) return Support::no("the cpu has no usable avx512_vbmi, which widens the weights");
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return fp8_w8a16::can_implement_bf16(config); }
+  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16_bf16(config); }
   std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
                                       Context& context) const override {
-    return fp8_w8a16::pack(kTileKernels, weights, context);
+    return fp8::pack(kTileKernels.packing, weights, context);
   }
   void multiply(const LayerConfig&, const PackedWeights& packed, const ApplyArguments& arguments,
                 Context& context) const override {
-    fp8_w8a16::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
+    fp8::multiply(kTileKernels, static_cast<const PackedFp8&>(packed), arguments, context);
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return fp8_w8a16::unpack(static_cast<const PackedFp8&>(packed));
+    return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
 };
 
@@ -152,6 +150,7 @@ void multiply_tile_as(const std::uint8_t* tables, const TileCall& call) {
     }
     SCALEDMM_UNROLL
     for (int r = 0; r < kRows; ++r) {
+      const __m512 row_scale = _mm512_set1_ps(call.row_scale(r, piece.block));
       SCALEDMM_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         const std::int64_t offset = p * call.panel_sums + r * kPanelColumns;
@@ -159,9 +158,13 @@ void multiply_tile_as(const std::uint8_t* tables, const TileCall& call) {
           _mm512_store_ps(call.sums + offset, sums[r][p]);
           continue;
         }
+        if (call.scales == nullptr) {
+          _mm512_store_ps(call.totals + offset, sums[r][p]);
+          continue;
+        }
         const __m512 scale = _mm512_load_ps(call.scales + p * call.panel_scales + piece.block * kPanelColumns);
         const __m512 before = piece.block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(call.totals + offset);
-        _mm512_store_ps(call.totals + offset, _mm512_fmadd_ps(sums[r][p], scale, before));
+        _mm512_store_ps(call.totals + offset, _mm512_fmadd_ps(_mm512_mul_ps(sums[r][p], row_scale), scale, before));
       }
     }
   }

@@ -1,5 +1,6 @@
 // Zeroed memory for packed weights: aligned to 2 MiB and backed by huge pages where the system gives them, so that
-// streaming through it costs no TLB misses.
+// streaming through it costs no TLB misses. Large buffers are not touched here: a page belongs to the memory node of
+// the thread that writes it first.
 #pragma once
 
 #include <cstddef>

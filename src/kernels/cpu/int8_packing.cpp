@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cpu/shares.hpp"
+
 namespace scaledmm {
 
 namespace {
@@ -104,7 +106,7 @@ std::unique_ptr<Int8Weights> pack_int8(const CheckedWeights& weights, const Int8
   packed->column_sums.assign(entries, 0);
   packed->input_scale = weights.input_scale;
   packed->input_zero_point = weights.input_zero_point;
-  context.parallel(packed->panels(), [&](std::int64_t panel) { pack_panel(weights, *packed, panel); });
+  share_panels(packed->panels(), context, [&](std::int64_t panel) { pack_panel(weights, *packed, panel); });
   return packed;
 }
 

@@ -1,8 +1,9 @@
 #include "kernels/cpu/int8_product.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+
+#include "kernels/cpu/shares.hpp"
 
 namespace scaledmm {
 namespace {
@@ -23,10 +24,12 @@ struct Schedule {
     block_m = round_up(ceil_div(m, blocks), method.row_step);
     m_blocks = ceil_div(m, block_m);
     panels = method.panels;
+    // Panels that are all padding, past N, are nobody's.
+    const std::int64_t used_panels = ceil_div(weights.n, kInt8PanelN);
     const std::int64_t wanted = ceil_div(kTasksPerThread * threads, m_blocks);
     // Narrower rectangles where the layer is too small to give every thread its share.
-    while (threads > 1 && panels > method.least_panels && ceil_div(weights.panels(), panels) < wanted) panels /= 2;
-    column_tiles = ceil_div(weights.panels(), panels);
+    while (threads > 1 && panels > method.least_panels && ceil_div(used_panels, panels) < wanted) panels /= 2;
+    column_tiles = ceil_div(used_panels, panels);
     tiles_per_task = std::max<std::int64_t>(1, column_tiles / wanted);
     column_tasks = ceil_div(column_tiles, tiles_per_task);
     workers = std::min(threads, tasks());
@@ -51,6 +54,7 @@ class Worker {
       : weights_(weights),
         arguments_(arguments),
         method_(method),
+        rows_(method.row_functions()),
         schedule_(schedule),
         scales_(scales),
         first_row_(first_row),
@@ -87,7 +91,7 @@ class Worker {
     const std::int64_t m = first_row_ + rectangle_.first_row;
     if (!weights_.block_scaled) {
       multiply_segment(0, next, next_bytes);
-      return write_int8_sums(weights_, arguments_, m, sums);
+      return rows_.write_sums(weights_, arguments_, m, sums);
     }
     std::memset(totals_, 0, static_cast<std::size_t>(rectangle_.rows * rectangle_.stride) * sizeof(float));
     const bool adds_to_totals =
@@ -98,9 +102,9 @@ class Worker {
     for (std::int64_t s = 0; s < segments; ++s) {
       rectangle_.sw = weights_.scales_of(s) + sums.n;
       multiply_segment(s, next + next_bytes * s / segments, next_bytes / segments);
-      if (!adds_to_totals) add_int8_segment(weights_, s, sums, totals_);
+      if (!adds_to_totals) rows_.add_segment(weights_, s, sums, totals_);
     }
-    write_int8_totals(weights_, arguments_, m, sums, totals_);
+    rows_.write_totals(weights_, arguments_, m, sums, totals_);
   }
 
   void multiply_segment(std::int64_t segment, const std::int8_t* next, std::int64_t next_bytes) {
@@ -114,6 +118,7 @@ class Worker {
   const Int8Weights& weights_;
   const ApplyArguments& arguments_;
   const Int8Method& method_;
+  const Int8RowFunctions& rows_;
   const Schedule& schedule_;
   const Int8RowScale* scales_;
   std::int64_t first_row_;
@@ -129,29 +134,31 @@ void multiply_pass(const LayerConfig& config, const Int8Weights& weights, const 
   const std::int64_t scales_bytes = round_up(rows * static_cast<std::int64_t>(sizeof(Int8RowScale)), kAlignment);
   const std::int64_t codes_bytes = round_up(rows, method.row_step) * codes.row_bytes;
   const std::int64_t worker_bytes = schedule.sums_bytes * (weights.block_scaled ? 2 : 1);
-  std::byte* memory = context.scratch(scales_bytes + codes_bytes + schedule.workers * worker_bytes);
+  const std::int64_t workers_bytes = schedule.workers * worker_bytes;
+  std::byte* memory = context.scratch(scales_bytes + codes_bytes + workers_bytes + Shares::bytes(schedule.workers));
   auto* scales = reinterpret_cast<Int8RowScale*>(memory);
   codes.data = memory + scales_bytes;
   std::byte* worker_memory = codes.data + codes_bytes;
 
+  const Int8RowFunctions& functions = method.row_functions();
   const std::int64_t row_tasks = std::min<std::int64_t>(rows, kTasksPerThread * context.threads());
   context.parallel(row_tasks, [&](std::int64_t task) {
     for (std::int64_t m = task * rows / row_tasks; m < (task + 1) * rows / row_tasks; ++m) {
-      scales[m] = quantize_int8_row(config, weights, arguments, first + m, codes.layout, codes.row(m));
+      scales[m] = functions.quantize_row(config, weights, arguments, first + m, codes.layout, codes.row(m));
     }
   });
 
-  std::atomic<std::int64_t> next{0};
+  const Shares shares(schedule.tasks(), schedule.workers, worker_memory + workers_bytes);
   context.parallel(schedule.workers, [&](std::int64_t index) {
     Worker worker(weights, arguments, method, schedule, codes, scales, first, worker_memory + index * worker_bytes);
     if (method.enter != nullptr) method.enter();
-    for (std::int64_t task = next++; task < schedule.tasks(); task = next++) {
+    shares.run([&](std::int64_t task) {
       const std::int64_t begin = task / schedule.column_tasks * schedule.block_m;
       const std::int64_t end = std::min(begin + schedule.block_m, rows);
       const std::int64_t tile = task % schedule.column_tasks * schedule.tiles_per_task;
       const std::int64_t end_tile = std::min(tile + schedule.tiles_per_task, schedule.column_tiles);
       for (std::int64_t t = tile; t < end_tile; ++t) worker.run(begin, end, t, t + 1 == end_tile);
-    }
+    });
     if (method.leave != nullptr) method.leave();
   });
 }

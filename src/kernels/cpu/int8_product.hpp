@@ -40,6 +40,7 @@ struct Int8Rectangle {
 
 struct Int8Method {
   CodeLayout layout = CodeLayout::kInt16;
+  const Int8RowFunctions& (*row_functions)() = int8_rows_avx2;
   bool offset = false;            // codes are stored plus 128
   bool adds_to_totals = false;    // where no row has a zero point
   std::int64_t rows = 1;          // of a rectangle, at most

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "device/target.hpp"
+#include "kernels/cpu/row_values.hpp"
 #include "numerics/epilogue.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/int8.hpp"
@@ -15,7 +16,6 @@ namespace scaledmm {
 
 namespace {
 
-constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kCodesPerStep = 16;
 constexpr std::uint64_t kTileRows = 16;
 constexpr std::uint64_t kTileBytes = 64;   // of one row of a tile
@@ -33,72 +33,6 @@ struct Extremes {
 
 SCALEDMM_TARGET_BEGIN("avx2,fma,f16c")
 namespace {
-
-// Loads of 8 values as f32, and the magnitudes of 16-bit or 32-bit values ordered as integers.
-struct LoadF32 {
-  using Element = float;
-  static __m256 load(const float* x) { return _mm256_loadu_ps(x); }
-};
-struct LoadBF16 {
-  using Element = std::uint16_t;
-  static __m256 load(const std::uint16_t* x) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-  }
-};
-struct LoadF16 {
-  using Element = std::uint16_t;
-  static __m256 load(const std::uint16_t* x) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
-  }
-};
-
-std::uint32_t largest_lane(__m256i lanes) {
-  alignas(32) std::uint32_t values[kLanes];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(values), lanes);
-  return *std::max_element(values, values + kLanes);
-}
-
-// The largest magnitude among 32-bit lanes, as bits.
-std::uint32_t largest_magnitude(const float* x, std::int64_t k) {
-  const __m256i mask = _mm256_set1_epi32(std::numeric_limits<std::int32_t>::max());
-  __m256i largest[4] = {};
-  std::int64_t i = 0;
-  for (; i + 4 * kLanes <= k; i += 4 * kLanes) {
-    for (int j = 0; j < 4; ++j) {
-      const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i + j * kLanes));
-      largest[j] = _mm256_max_epu32(largest[j], _mm256_and_si256(bits, mask));
-    }
-  }
-  largest[0] = _mm256_max_epu32(_mm256_max_epu32(largest[0], largest[1]), _mm256_max_epu32(largest[2], largest[3]));
-  std::uint32_t result = largest_lane(largest[0]);
-  for (; i < k; ++i) result = std::max(result, std::bit_cast<std::uint32_t>(magnitude(x[i])));
-  return result;
-}
-
-// The same among 16-bit lanes.
-std::uint16_t largest_magnitude(const std::uint16_t* x, std::int64_t k) {
-  constexpr std::uint16_t kMagnitude = std::numeric_limits<std::int16_t>::max();
-  const __m256i mask = _mm256_set1_epi16(kMagnitude);
-  __m256i largest[4] = {};
-  std::int64_t i = 0;
-  for (; i + 8 * kLanes <= k; i += 8 * kLanes) {
-    for (int j = 0; j < 4; ++j) {
-      const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i + j * 2 * kLanes));
-      largest[j] = _mm256_max_epu16(largest[j], _mm256_and_si256(bits, mask));
-    }
-  }
-  largest[0] = _mm256_max_epu16(_mm256_max_epu16(largest[0], largest[1]), _mm256_max_epu16(largest[2], largest[3]));
-  alignas(32) std::uint16_t values[2 * kLanes];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(values), largest[0]);
-  std::uint16_t result = *std::max_element(values, values + 2 * kLanes);
-  for (; i < k; ++i) result = std::max<std::uint16_t>(result, x[i] & kMagnitude);
-  return result;
-}
-
-float absmax_of_row(LoadF32, const float* x, std::int64_t k) { return std::bit_cast<float>(largest_magnitude(x, k)); }
-float absmax_of_row(LoadBF16, const std::uint16_t* x, std::int64_t k) { return bf16_to_f32(largest_magnitude(x, k)); }
-float absmax_of_row(LoadF16, const std::uint16_t* x, std::int64_t k) { return f16_to_f32(largest_magnitude(x, k)); }
 
 // Up to 16 values, zeros after them.
 template <class Load>
@@ -311,19 +245,6 @@ void with_row(const Int8Weights& weights, std::int64_t segment, const Int8Sums& 
   fn(CorrectedSums{plain, column_sums, _mm256_set1_epi32(zero_point + offset)});
 }
 
-// f32_to_bf16 on 8 lanes.
-__m128i to_bf16(__m256 value) {
-  const __m256i bits = _mm256_castps_si256(value);
-  const __m256i high = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-  const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
-  const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i words = _mm256_blendv_epi8(rounded, quiet, is_nan);
-  return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-}
-
 // Stores of 8 outputs, rounded once.
 struct StoreF32 {
   using Element = float;
@@ -485,6 +406,11 @@ Int8RowScale quantize_int8_row(const LayerConfig& config, const Int8Weights& wei
     default:
       return quantize_float_row<LoadF32>(layer, weights, arguments.x, offset, layout, row);
   }
+}
+
+const Int8RowFunctions& int8_rows_avx2() {
+  static constexpr Int8RowFunctions kFunctions{quantize_int8_row, add_int8_segment, write_int8_sums, write_int8_totals};
+  return kFunctions;
 }
 
 }  // namespace scaledmm

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/target.hpp"
 #include "kernels/cpu/int8_packing.hpp"
 #include "scaledmm/linear.hpp"
 
@@ -59,5 +60,21 @@ void write_int8_sums(const Int8Weights& weights, const ApplyArguments& arguments
 // The same from totals, at [r * sums.stride + c] (block scales). sums.sums is not read.
 void write_int8_totals(const Int8Weights& weights, const ApplyArguments& arguments, std::int64_t m,
                        const Int8Sums& sums, const float* totals);
+
+// The four functions above in the form of one instruction set; every form gives the same bits. A rectangle's columns
+// come in sixteens for the AVX-512 form.
+struct Int8RowFunctions {
+  Int8RowScale (*quantize_row)(const LayerConfig&, const Int8Weights&, const ApplyArguments&, std::int64_t m,
+                               CodeLayout, std::byte* row);
+  void (*add_segment)(const Int8Weights&, std::int64_t segment, const Int8Sums&, float* totals);
+  void (*write_sums)(const Int8Weights&, const ApplyArguments&, std::int64_t m, const Int8Sums&);
+  void (*write_totals)(const Int8Weights&, const ApplyArguments&, std::int64_t m, const Int8Sums&, const float* totals);
+};
+
+const Int8RowFunctions& int8_rows_avx2();
+
+namespace SCALEDMM_KERNEL_NAMESPACE {
+const Int8RowFunctions& int8_rows_avx512();
+}  // namespace SCALEDMM_KERNEL_NAMESPACE
 
 }  // namespace scaledmm

@@ -29,6 +29,7 @@ void configure_tiles();
 void release_tiles();
 
 constexpr Int8Method kMethod{.layout = CodeLayout::kTiles,
+                             .row_functions = int8_rows_avx512,
                              .rows = 2 * kTileRows,
                              .row_step = kTileRows,
                              .panels = kPanels,
@@ -52,7 +53,7 @@ class Kernel final : public LinearKernel {
   Support is_supported(const Device& device) const override {
     if (device.kind != DeviceKind::kCpu) return Support::no("the device is not a cpu");
     const std::string tier(scaledmm::name(device.isa));
-    if (!device.cpu.avx2) return Support::no("the cpu has no usable avx2 with fma and f16c, its tier is " + tier);
+    if (!device.cpu.avx512) return Support::no("the cpu has no usable avx512 (f, bw, dq, vl), its tier is " + tier);
     if (!device.cpu.amx_int8) return Support::no("the cpu has no usable amx int8, its tier is " + tier);
     return Support::yes();
   }

@@ -27,6 +27,7 @@ constexpr Int8Tile kTile{kTilePanels * kInt8PanelN, kQuad, kQuad};
 void multiply_tile(const Int8Rectangle&);
 
 constexpr Int8Method kMethod{.layout = CodeLayout::kOffsetBytes,
+                             .row_functions = int8_rows_avx512,
                              .offset = true,
                              .rows = kTileM,
                              .panels = kTilePanels,

@@ -1,15 +1,14 @@
-#include "kernels/cpu/fp8_w8a16.hpp"
+#include "kernels/cpu/fp8_product.hpp"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
-#include <limits>
-#include <string>
+#include <utility>
 
+#include "kernels/cpu/shares.hpp"
 #include "numerics/formats.hpp"
 
-namespace scaledmm::fp8_w8a16 {
+namespace scaledmm::fp8 {
 namespace {
 
 constexpr std::int64_t kCacheLine = 64;
@@ -18,6 +17,9 @@ constexpr std::int64_t kItemsPerWorker = 4;  // so that a late thread costs a qu
 // Multiplications below which waking a thread costs more than it brings: about 10 us of one core.
 constexpr std::int64_t kWorkPerThread = 1 << 17;
 constexpr std::int64_t kPackPerThread = 1 << 14;  // the same for activations to pack
+
+constexpr std::int64_t kCodeBytes = 2;  // of a code in a packer's row, at most
+constexpr float kOne = 1.0f;            // the row scale of W8A16
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -28,81 +30,33 @@ std::int64_t part_begin(std::int64_t total, std::int64_t parts, std::int64_t i) 
   return total / parts * i + std::min(i, total % parts);
 }
 
-std::vector<KBlock> k_blocks(const CheckedWeights& weights, std::int64_t k_step) {
-  std::vector<KBlock> blocks;
-  std::int64_t position = 0;
-  for (std::int64_t begin = 0; begin < weights.k;) {
-    const std::int64_t to_edge = weights.block_k - (begin + weights.offset_k) % weights.block_k;
-    const std::int64_t count = std::min(to_edge, weights.k - begin);
-    blocks.push_back({begin, count, position});
-    position += divide_up(count, k_step) * k_step;
-    begin += count;
-  }
-  return blocks;
-}
-
-// Chunks of at most chunk_k. Only scale blocks longer than that are cut.
-Chunks cut_chunks(const std::vector<KBlock>& blocks, std::int64_t k_step, std::int64_t chunk_k) {
-  Chunks chunks;
-  std::int64_t room = 0;
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    const KBlock& block = blocks[b];
-    const std::int64_t padded = divide_up(block.count, k_step) * k_step;
-    for (std::int64_t done = 0, steps; done < padded; done += steps) {
-      if (room < std::min(padded - done, chunk_k)) {
-        chunks.emplace_back();
-        room = chunk_k;
-      }
-      steps = std::min(padded - done, room);
-      chunks.back().push_back(
-          {block.position + done, steps, static_cast<std::int64_t>(b), done == 0, done + steps == padded});
-      room -= steps;
-    }
-  }
-  return chunks;
-}
-
-void pack_panel(const CheckedWeights& weights, const PackedFp8& packed, std::int64_t panel, std::uint8_t* codes,
-                float* scales) {
-  const std::array<float, 256>& values = fp8_values(packed.dtype);
-  const std::int64_t first = panel * kPanelColumns;
-  const std::int64_t columns = std::min(kPanelColumns, packed.n - first);
-  for (std::int64_t column = 0; column < columns; ++column) {
-    const std::uint8_t* row = weights.bytes + (first + column) * weights.row_pitch;
-    bool has_nan = false;
-    for (std::size_t b = 0; b < packed.blocks.size(); ++b) {
-      const KBlock& block = packed.blocks[b];
-
-      for (std::int64_t i = 0; i < block.count; ++i) {
-        const std::uint8_t code = row[block.begin + i];
-        has_nan |= values[code] != values[code];
-        codes[code_offset(packed.order, block.position + i, column)] = code;
-      }
-      scales[static_cast<std::int64_t>(b) * kPanelColumns + column] = weights.scale(first + column, block.begin);
-    }
-    if (has_nan) scales[column] = std::numeric_limits<float>::quiet_NaN();
-  }
-}
-
 // How the work of one call is cut. Cuts never change a result.
 struct Plan {
   const TileKernels& kernels;
   const PackedFp8& packed;
   const ApplyArguments& arguments;
+  const Quantizer* quantizer = nullptr;  // W8A8
   std::int64_t tiles = 0;
   std::int64_t row_blocks = 0;
   std::int64_t group_panels = 0;
   std::int64_t groups = 0;
   std::byte* x = nullptr;
   std::int64_t x_tile_bytes = 0;
-  float* factors = nullptr;
+  float* factors = nullptr;        // [M]: of the totals; unused where the sums of W8A8 are scaled when stored
+  float* row_scales = nullptr;     // [M][blocks], W8A8
+  std::byte* row_codes = nullptr;  // for each packer one row of codes, W8A8
+  std::int64_t row_code_bytes = 0;
 
+  // The sums of the only scale block are scaled and get their bias in one go.
+  bool scales_when_stored() const { return quantizer != nullptr && packed.per_channel; }
   std::int64_t tile_begin(std::int64_t tile) const {
     const std::int64_t units = divide_up(arguments.m, kernels.row_unit);
     return std::min(arguments.m, part_begin(units, tiles, tile) * kernels.row_unit);
   }
   std::int64_t tile_sums() const { return kernels.tile_rows * kPanelColumns; }
-  std::int64_t kept_bytes() const { return kernels.kept_panels * kernels.chunk_k * kPanelColumns * kernels.kept_bytes; }
+  std::int64_t kept_bytes() const {
+    return kernels.kept_panels * kernels.packing.chunk_k * kPanelColumns * kernels.kept_bytes;
+  }
   std::int64_t sums_bytes() const {
     return group_panels * divide_up(tiles, row_blocks) * tile_sums() * static_cast<std::int64_t>(sizeof(float));
   }
@@ -147,6 +101,7 @@ void store_panel(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, 
   const ApplyArguments& arguments = plan.arguments;
   const std::int64_t column = panel * kPanelColumns;
   StoreCall store;
+  store.scales = plan.scales_when_stored() ? plan.packed.panel_scales(panel, 0) : nullptr;
   store.bias = arguments.bias == nullptr ? nullptr : arguments.bias + column;
   store.dtype = arguments.y_dtype;
   store.columns = std::min(kPanelColumns, plan.packed.n - column);
@@ -155,8 +110,8 @@ void store_panel(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, 
     const std::int64_t end_row = plan.tile_begin(first_tile + tile + 1);
     for (std::int64_t row = first_row; row < end_row; ++row) {
       float* row_totals = totals + tile * plan.tile_sums() + (row - first_row) * kPanelColumns;
-      store.factor = plan.factors[row];
-      if (store.factor == 0.0f) {
+      store.factor = store.scales != nullptr ? plan.row_scales[row] : plan.factors[row];
+      if (store.scales == nullptr && store.factor == 0.0f) {
         multiply_plainly(plan, row, panel, row_totals);
         store.factor = 1.0f;
       }
@@ -178,21 +133,30 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
                : kernels.kept_panels;
 
   TileCall call;
+  call.x_dtype = plan.quantizer != nullptr ? plan.quantizer->dtype : plan.arguments.x_dtype;
   call.padded_k = packed.padded_k;
   call.panel_codes = packed.padded_k * kPanelColumns;
   call.kept = workspace.kept;
-  call.panel_kept = kernels.chunk_k * kPanelColumns * kernels.kept_bytes;
+  call.panel_kept = kernels.packing.chunk_k * kPanelColumns * kernels.kept_bytes;
   call.panel_sums = tiles * plan.tile_sums();
-  call.panel_scales = static_cast<std::int64_t>(packed.blocks.size()) * kPanelColumns;
+  const auto blocks = static_cast<std::int64_t>(packed.blocks.size());
+  call.panel_scales = blocks * kPanelColumns;
+  call.row_scales = &kOne;
+  if (plan.quantizer != nullptr) {
+    call.row_scales_stride = blocks;
+    call.row_scales_step = 1;
+  }
   // With one tile nothing is kept, so all of K is one chunk.
   for (const std::vector<Piece>& chunk : one_tile ? packed.whole : packed.chunks) {
     call.pieces = chunk;
     for (std::int64_t panel = 0, width = most_panels; panel < panels; panel += width) {
       while (width > panels - panel) width /= 2;
       call.codes = packed.panel_codes(first_panel + panel, chunk.front().position);
-      call.scales = packed.panel_scales(first_panel + panel, 0);
+      call.scales = plan.scales_when_stored() ? nullptr : packed.panel_scales(first_panel + panel, 0);
       for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        const std::int64_t rows = plan.tile_begin(first_tile + tile + 1) - plan.tile_begin(first_tile + tile);
+        const std::int64_t first_row = plan.tile_begin(first_tile + tile);
+        const std::int64_t rows = plan.tile_begin(first_tile + tile + 1) - first_row;
+        if (plan.quantizer != nullptr) call.row_scales = plan.row_scales + first_row * blocks;
         const Weights source = one_tile ? Weights::kCodes : tile == 0 ? Weights::kCodesAndKeep : Weights::kKept;
         call.x = plan.x + (first_tile + tile) * plan.x_tile_bytes;
         call.sums = workspace.sums + (panel * tiles + tile) * plan.tile_sums();
@@ -216,19 +180,32 @@ void multiply_item(const Plan& plan, std::int64_t item, const Workspace& workspa
   multiply_panels(plan, first_tile, end_tile - first_tile, first_panel, panels, workspace);
 }
 
-void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, std::int64_t end) {
+// `codes` is the packer's row of codes.
+void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, std::int64_t end, std::byte* codes) {
   const std::int64_t first = plan.tile_begin(tile);
   TileRows rows;
-  rows.x = static_cast<const std::byte*>(plan.arguments.x) +
-           first * plan.arguments.x_stride * size_bytes(plan.arguments.x_dtype);
-  rows.dtype = plan.arguments.x_dtype;
-  rows.stride = plan.arguments.x_stride;
   rows.rows = plan.tile_begin(tile + 1) - first;
   rows.blocks = plan.packed.blocks;
   rows.padded_k = plan.packed.padded_k;
   rows.weight_dtype = plan.packed.dtype;
+  std::byte* x = plan.x + tile * plan.x_tile_bytes;
+  if (plan.quantizer != nullptr) {
+    rows.x = codes;  // every row of the tile in its turn
+    rows.dtype = plan.kernels.code_form == CodeForm::kBF16 ? DType::kBF16 : plan.quantizer->dtype;
+    const auto blocks = static_cast<std::int64_t>(plan.packed.blocks.size());
+    for (std::int64_t row = begin; row < end; ++row) {
+      quantize_row(*plan.quantizer, plan.packed, plan.arguments, row, plan.kernels.code_form, codes,
+                   plan.row_scales + row * blocks);
+      plan.factors[row] = plan.kernels.pack_row(rows, row - first, x);
+    }
+    return;
+  }
+  rows.x = static_cast<const std::byte*>(plan.arguments.x) +
+           first * plan.arguments.x_stride * size_bytes(plan.arguments.x_dtype);
+  rows.dtype = plan.arguments.x_dtype;
+  rows.stride = plan.arguments.x_stride;
   for (std::int64_t row = begin; row < end; ++row) {
-    plan.factors[row] = plan.kernels.pack_row(rows, row - first, plan.x + tile * plan.x_tile_bytes);
+    plan.factors[row] = plan.kernels.pack_row(rows, row - first, x);
   }
 }
 
@@ -237,60 +214,30 @@ void pack_x(const Plan& plan, std::int64_t part, std::int64_t parts) {
   const std::int64_t begin = part_begin(plan.arguments.m, parts, part);
   const std::int64_t end = part_begin(plan.arguments.m, parts, part + 1);
   for (std::int64_t tile = 0; tile < plan.tiles; ++tile) {
-    pack_rows_of_tile(plan, tile, std::max(begin, plan.tile_begin(tile)), std::min(end, plan.tile_begin(tile + 1)));
+    pack_rows_of_tile(plan, tile, std::max(begin, plan.tile_begin(tile)), std::min(end, plan.tile_begin(tile + 1)),
+                      plan.row_codes + part * plan.row_code_bytes);
   }
 }
 
-}  // namespace
-
-std::int64_t PackedFp8::size_bytes() const {
-  return codes.size_bytes() + scales.size_bytes() +
-         static_cast<std::int64_t>(sizeof(*this) + blocks.size() * sizeof(KBlock));
-}
-
-std::unique_ptr<PackedFp8> pack(const TileKernels& kernels, const CheckedWeights& weights, Context& context) {
-  const std::int64_t k_step = kernels.k_step;
-  auto packed = std::make_unique<PackedFp8>();
-  packed->n = weights.n;
-  packed->k = weights.k;
-  packed->dtype = weights.dtype;
-  packed->order = kernels.order;
-  packed->panels = divide_up(weights.n, kPanelColumns);
-  packed->blocks = k_blocks(weights, k_step);
-  const KBlock& last = packed->blocks.back();
-  packed->padded_k = last.position + divide_up(last.count, k_step) * k_step;
-  packed->whole = cut_chunks(packed->blocks, k_step, packed->padded_k);
-  packed->chunks = cut_chunks(packed->blocks, k_step, kernels.chunk_k);
-  const auto blocks = static_cast<std::int64_t>(packed->blocks.size());
-  packed->codes = HugeBuffer(packed->panels * packed->padded_k * kPanelColumns);
-  packed->scales = HugeBuffer(packed->panels * blocks * kPanelColumns * static_cast<std::int64_t>(sizeof(float)));
-  auto* codes = packed->codes.as<std::uint8_t>();
-  auto* scales = packed->scales.as<float>();
-  context.parallel(packed->panels, [&](std::int64_t panel) {
-    pack_panel(weights, *packed, panel, codes + panel * packed->padded_k * kPanelColumns,
-               scales + panel * blocks * kPanelColumns);
+// The largest finite magnitude of x, by parts that may use the packers' rows.
+float tensor_absmax(const Plan& plan, std::int64_t parts, Context& context) {
+  const auto largest = [&](std::int64_t part) {
+    return reinterpret_cast<float*>(plan.row_codes + part * plan.row_code_bytes);
+  };
+  context.parallel(parts, [&](std::int64_t part) {
+    *largest(part) = finite_absmax(plan.arguments, plan.packed.k, part_begin(plan.arguments.m, parts, part),
+                                   part_begin(plan.arguments.m, parts, part + 1));
   });
-  return packed;
+  float result = 0.0f;
+  for (std::int64_t part = 0; part < parts; ++part) result = std::max(result, *largest(part));
+  return result;
 }
 
-std::vector<std::uint8_t> unpack(const PackedFp8& packed) {
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(packed.n * packed.k));
-  for (std::int64_t n = 0; n < packed.n; ++n) {
-    for (const KBlock& block : packed.blocks) {
-      const std::uint8_t* codes = packed.panel_codes(n / kPanelColumns, 0);
-      for (std::int64_t i = 0; i < block.count; ++i) {
-        bytes[static_cast<std::size_t>(n * packed.k + block.begin + i)] =
-            codes[code_offset(packed.order, block.position + i, n % kPanelColumns)];
-      }
-    }
-  }
-  return bytes;
-}
-
-void multiply(const TileKernels& kernels, const PackedFp8& packed, const ApplyArguments& arguments, Context& context) {
+void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const ApplyArguments& arguments,
+                 Quantizer* quantizer, Context& context) {
   const std::int64_t m = arguments.m;
   if (m == 0) return;
-  Plan plan{kernels, packed, arguments};
+  Plan plan{kernels, packed, arguments, quantizer};
   plan.tiles = divide_up(m, kernels.tile_rows);
   plan.row_blocks = divide_up(plan.tiles, kernels.block_rows / kernels.tile_rows);
   const std::int64_t work = m * packed.panels * kPanelColumns * packed.padded_k;
@@ -311,21 +258,30 @@ void multiply(const TileKernels& kernels, const PackedFp8& packed, const ApplyAr
 
   plan.x_tile_bytes = aligned(kernels.tile_rows * packed.padded_k * kernels.x_bytes);
   const std::int64_t x_bytes = plan.tiles * plan.x_tile_bytes;
+  const std::int64_t packers = std::clamp<std::int64_t>(m * packed.padded_k / kPackPerThread, 1, workers);
   const std::int64_t factor_bytes = aligned(m * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t blocks = quantizer == nullptr ? 0 : static_cast<std::int64_t>(packed.blocks.size());
+  const std::int64_t scale_bytes = aligned(m * blocks * static_cast<std::int64_t>(sizeof(float)));
+  if (quantizer != nullptr) plan.row_code_bytes = aligned(packed.k * kCodeBytes);
   const std::int64_t worker_bytes = workspace_bytes(plan);
-  std::byte* scratch = context.scratch(x_bytes + factor_bytes + workers * worker_bytes);
-  plan.x = scratch;
-  plan.factors = reinterpret_cast<float*>(scratch + x_bytes);
-  std::byte* workspaces = scratch + x_bytes + factor_bytes;
+  std::byte* scratch = context.scratch(x_bytes + factor_bytes + scale_bytes + packers * plan.row_code_bytes +
+                                       workers * worker_bytes + Shares::bytes(workers));
+  const auto take = [&scratch](std::int64_t bytes) { return std::exchange(scratch, scratch + bytes); };
+  plan.x = take(x_bytes);
+  plan.factors = reinterpret_cast<float*>(take(factor_bytes));
+  plan.row_scales = reinterpret_cast<float*>(take(scale_bytes));
+  plan.row_codes = take(packers * plan.row_code_bytes);
+  std::byte* workspaces = take(workers * worker_bytes);
+  if (quantizer != nullptr && quantizer->needs_absmax) {
+    quantizer->tensor = dynamic_tensor_fp8(tensor_absmax(plan, packers, context), quantizer->dtype);
+  }
 
-  // Workers, not items, are the tasks: each has a workspace, and takes the next item that nobody has.
-  std::atomic<std::int64_t> next{0};
+  // Workers, not items, are the tasks: each has a workspace, and takes items until none is left.
+  const Shares shares(items, workers, take(Shares::bytes(workers)));
   const auto work_on_items = [&](std::int64_t worker) {
     const Workspace workspace = workspace_at(plan, workspaces + worker * worker_bytes);
     if (kernels.begin != nullptr) kernels.begin();
-    for (std::int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
-      multiply_item(plan, item, workspace);
-    }
+    shares.run([&](std::int64_t item) { multiply_item(plan, item, workspace); });
     if (kernels.end != nullptr) kernels.end();
   };
   if (workers == 1) {
@@ -333,7 +289,6 @@ void multiply(const TileKernels& kernels, const PackedFp8& packed, const ApplyAr
     work_on_items(0);
     return;
   }
-  const std::int64_t packers = std::clamp<std::int64_t>(m * packed.padded_k / kPackPerThread, 1, workers);
   if (packers == 1) {
     pack_x(plan, 0, 1);
   } else {
@@ -342,33 +297,16 @@ void multiply(const TileKernels& kernels, const PackedFp8& packed, const ApplyAr
   context.parallel(workers, work_on_items);
 }
 
-Support can_implement(const LayerConfig& config) {
-  const auto* fp8 = std::get_if<FP8ScaledMMLinearLayerConfig>(&config);
-  if (fp8 == nullptr) return Support::no("weights are int8, this kernel takes fp8");
-  const auto [n, k] = fp8->weight_shape;
-  if (n < 1) return Support::no("N = " + std::to_string(n) + " is less than 1");
-  if (k < 1) return Support::no("K = " + std::to_string(k) + " is less than 1");
-  const QuantKey& key = fp8->weight_quant_key;
-  if (!is_fp8(key.dtype)) {
-    return Support::no("weights are " + std::string(name(key.dtype)) + ", this kernel takes e4m3fn, e4m3fnuz or e5m2");
-  }
-  if (key.scale2) return Support::no("weights have a second level of scales, this kernel takes one");
-  if (!key.symmetric) return Support::no("weights are asymmetric, this kernel takes symmetric ones");
-  if (!is_float16_or_32(fp8->input_dtype)) {
-    return Support::no("input is " + std::string(name(fp8->input_dtype)) + ", this kernel takes f32, bf16 or f16");
-  }
-  if (!is_float16_or_32(fp8->out_dtype)) {
-    return Support::no("output is " + std::string(name(fp8->out_dtype)) + ", this kernel gives f32, bf16 or f16");
-  }
-  return Support::yes();
+}  // namespace
+
+void multiply(const TileKernels& kernels, const PackedFp8& packed, const ApplyArguments& arguments, Context& context) {
+  multiply_by(kernels, packed, arguments, nullptr, context);
 }
 
-Support can_implement_bf16(const LayerConfig& config) {
-  const Support any = can_implement(config);
-  if (any && input_dtype(config) != DType::kBF16) {
-    return Support::no("input is " + std::string(name(input_dtype(config))) + ", which bf16 products would round");
-  }
-  return any;
+void multiply_quantized(const TileKernels& kernels, const LayerConfig& config, const PackedFp8& packed,
+                        const ApplyArguments& arguments, Context& context) {
+  Quantizer quantizer = quantizer_of(config, packed, arguments);
+  multiply_by(kernels, packed, arguments, &quantizer, context);
 }
 
-}  // namespace scaledmm::fp8_w8a16
+}  // namespace scaledmm::fp8

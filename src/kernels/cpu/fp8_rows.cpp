@@ -1,4 +1,4 @@
-#include "kernels/cpu/fp8_w8a16_rows.hpp"
+#include "kernels/cpu/fp8_rows.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,14 +6,14 @@
 #include <cstring>
 
 #include "device/target.hpp"
+#include "kernels/cpu/row_values.hpp"
 #include "numerics/formats.hpp"
 
-namespace scaledmm::fp8_w8a16 {
+namespace scaledmm::fp8 {
 namespace {
 
-constexpr std::int64_t kLanes = 8;
-constexpr std::int64_t kTileRows = 16;  // of AMX
-constexpr std::int64_t kTileK = 32;     // bf16 numbers in a row of an AMX tile
+constexpr std::int64_t kTileRows = 16;   // of AMX
+constexpr std::int64_t kTileBytes = 64;  // of a row of an AMX tile
 
 using Bf16Tables = std::array<std::uint8_t, 256>;
 
@@ -35,14 +35,15 @@ const std::byte* row_begin(const TileRows& rows, std::int64_t row) {
   return static_cast<const std::byte*>(rows.x) + row * rows.stride * size_bytes(rows.dtype);
 }
 
-// Copies [begin, begin + count) of a bf16 row, times `power`, and zeros up to `padded`.
-void copy_bf16(const std::uint16_t* x, std::int64_t count, std::int64_t padded, float power, std::uint16_t* out) {
+// Copies `count` elements of a row, bf16 ones times `power`, and zeros up to `padded`.
+template <class Element>
+void copy_run(const Element* x, std::int64_t count, std::int64_t padded, float power, Element* out) {
   if (power == 1.0f) {
     std::memcpy(out, x, static_cast<std::size_t>(count) * sizeof(*x));
-  } else {
+  } else if constexpr (sizeof(Element) == 2) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = f32_to_bf16(bf16_to_f32(x[i]) * power);
   }
-  std::fill(out + count, out + padded, std::uint16_t{0});
+  std::fill(out + count, out + padded, Element{0});
 }
 
 // The largest magnitude of a bf16 row, and the smallest but zero minus 1: in 16 bits a zero wraps round to the top.
@@ -88,11 +89,9 @@ Bf16Range bf16_range(const std::uint16_t* x, std::int64_t k) {
 
 // Eight activations of one row as f32.
 inline __m256 load_eight(const void* x, DType dtype, std::int64_t index) {
-  if (dtype == DType::kF32) return _mm256_loadu_ps(static_cast<const float*>(x) + index);
-  const __m128i halves =
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const std::uint16_t*>(x) + index));
-  if (dtype == DType::kF16) return _mm256_cvtph_ps(halves);
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  if (dtype == DType::kF32) return LoadF32::load(static_cast<const float*>(x) + index);
+  const auto* halves = static_cast<const std::uint16_t*>(x) + index;
+  return dtype == DType::kF16 ? LoadF16::load(halves) : LoadBF16::load(halves);
 }
 
 // One row, times `multiplier`, to every rows-th float of the tile. Returns the largest magnitude, as bits.
@@ -125,16 +124,6 @@ std::uint32_t pack_scaled_row(const TileRows& rows, std::int64_t row, float mult
   return result;
 }
 
-inline __m128i to_bf16(__m256 values) {
-  const __m256i bits = _mm256_castps_si256(values);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-  const __m256i top = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-}
-
 }  // namespace
 
 void store_row(const StoreCall& call) {
@@ -144,8 +133,11 @@ void store_row(const StoreCall& call) {
   alignas(32) float bias[kPanelColumns] = {};
   if (call.bias != nullptr) std::memcpy(bias, call.bias, static_cast<std::size_t>(call.columns) * sizeof(float));
   for (std::int64_t c = 0; c < kPanelColumns; c += kLanes) {
-    const __m256 values =
-        _mm256_fmadd_ps(_mm256_load_ps(call.totals + c), _mm256_set1_ps(call.factor), _mm256_load_ps(bias + c));
+    const __m256 totals = _mm256_load_ps(call.totals + c), factor = _mm256_set1_ps(call.factor);
+    const __m256 added = _mm256_load_ps(bias + c);
+    const __m256 values = call.scales == nullptr
+                              ? _mm256_fmadd_ps(totals, factor, added)
+                              : _mm256_fmadd_ps(_mm256_mul_ps(totals, factor), _mm256_load_ps(call.scales + c), added);
     if (call.dtype == DType::kF32) {
       _mm256_storeu_ps(static_cast<float*>(y) + c, values);
     } else {
@@ -176,19 +168,39 @@ float bf16_row_power(const TileRows& rows, std::int64_t row) {
   return std::bit_cast<float>((kF32ExponentBias + shift) << 23);
 }
 
-// Calls visit(position, bf16 numbers, count) for the row times `power`, in runs of kTileK or fewer, padded with zeros.
-template <class Visit>
+// Calls visit(position, elements, count) for the row times `power`, in runs of a tile's row or less, padded with zeros.
+template <class Element, class Visit>
 void for_each_run(const TileRows& rows, std::int64_t row, float power, const Visit& visit) {
-  const auto* x = reinterpret_cast<const std::uint16_t*>(row_begin(rows, row));
+  constexpr std::int64_t kRun = kTileBytes / static_cast<std::int64_t>(sizeof(Element));
+  const auto* x = reinterpret_cast<const Element*>(row_begin(rows, row));
   for (std::size_t b = 0; b < rows.blocks.size(); ++b) {
     const KBlock& block = rows.blocks[b];
     const std::int64_t end = b + 1 < rows.blocks.size() ? rows.blocks[b + 1].position : rows.padded_k;
-    for (std::int64_t i = 0; i < end - block.position; i += kTileK) {
-      const std::int64_t padded = std::min(kTileK, end - block.position - i);
+    for (std::int64_t i = 0; i < end - block.position; i += kRun) {
+      const std::int64_t padded = std::min(kRun, end - block.position - i);
       const std::int64_t count = std::clamp<std::int64_t>(block.count - i, 0, padded);
-      std::uint16_t run[kTileK];
-      copy_bf16(x + block.begin + i, count, padded, power, run);
+      Element run[kRun];
+      copy_run(x + block.begin + i, count, padded, power, run);
       visit(block.position + i, run, padded);
+    }
+  }
+}
+
+// tile[row / 16][k / e][row % 16][k % e], e elements in a row of a tile; the last row writes the missing ones, zero.
+template <class Element>
+void pack_amx_tiles(const TileRows& rows, std::int64_t row, float power, std::byte* tile) {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Element));
+  const std::int64_t row_bytes = rows.padded_k * kBytes;
+  const auto run_begin = [&](std::int64_t tile_row, std::int64_t byte) {
+    return tile + tile_row / kTileRows * kTileRows * row_bytes + byte * kTileRows + tile_row % kTileRows * kTileBytes;
+  };
+  for_each_run<Element>(rows, row, power, [&](std::int64_t position, const Element* run, std::int64_t count) {
+    std::memcpy(run_begin(row, position * kBytes), run, static_cast<std::size_t>(count * kBytes));
+  });
+  if (row + 1 != rows.rows) return;
+  for (std::int64_t missing = rows.rows; missing % kTileRows != 0; ++missing) {
+    for (std::int64_t byte = 0; byte < row_bytes; byte += kTileBytes) {
+      std::memset(run_begin(missing, byte), 0, kTileBytes);
     }
   }
 }
@@ -210,30 +222,24 @@ float pack_f32_row(const TileRows& rows, std::int64_t row, std::byte* tile) {
 float pack_bf16_pairs(const TileRows& rows, std::int64_t row, std::byte* tile) {
   constexpr std::int64_t kPairBytes = 4;
   const float power = bf16_row_power(rows, row);
-  for_each_run(rows, row, power, [&](std::int64_t position, const std::uint16_t* run, std::int64_t count) {
-    std::byte* out = tile + (position / 2 * rows.rows + row) * kPairBytes;
-    for (std::int64_t i = 0; i < count; i += 2) std::memcpy(out + i / 2 * rows.rows * kPairBytes, run + i, kPairBytes);
-  });
+  for_each_run<std::uint16_t>(rows, row, power,
+                              [&](std::int64_t position, const std::uint16_t* run, std::int64_t count) {
+                                std::byte* out = tile + (position / 2 * rows.rows + row) * kPairBytes;
+                                for (std::int64_t i = 0; i < count; i += 2)
+                                  std::memcpy(out + i / 2 * rows.rows * kPairBytes, run + i, kPairBytes);
+                              });
   return inverse(power);
 }
 
 float pack_bf16_tiles(const TileRows& rows, std::int64_t row, std::byte* tile) {
-  const auto run_begin = [&](std::int64_t tile_row, std::int64_t position) {
-    const std::int64_t half = tile_row / kTileRows;
-    return tile + (half * kTileRows * rows.padded_k + position * kTileRows + tile_row % kTileRows * kTileK) * 2;
-  };
   const float power = bf16_row_power(rows, row);
-  for_each_run(rows, row, power, [&](std::int64_t position, const std::uint16_t* run, std::int64_t count) {
-    std::memcpy(run_begin(row, position), run, static_cast<std::size_t>(count) * sizeof(*run));
-  });
-  if (row + 1 == rows.rows) {
-    for (std::int64_t missing = rows.rows; missing % kTileRows != 0; ++missing) {
-      for (std::int64_t position = 0; position < rows.padded_k; position += kTileK) {
-        std::memset(run_begin(missing, position), 0, kTileK * sizeof(std::uint16_t));
-      }
-    }
-  }
+  pack_amx_tiles<std::uint16_t>(rows, row, power, tile);
   return inverse(power);
+}
+
+float pack_byte_tiles(const TileRows& rows, std::int64_t row, std::byte* tile) {
+  pack_amx_tiles<std::uint8_t>(rows, row, 1.0f, tile);
+  return 1.0f;
 }
 
 const std::uint8_t* bf16_tables(DType weights) {
@@ -241,4 +247,4 @@ const std::uint8_t* bf16_tables(DType weights) {
   return weights == DType::kE4M3FNUZ ? kE4M3FNUZTables.data() : kE4M3FNTables.data();
 }
 
-}  // namespace scaledmm::fp8_w8a16
+}  // namespace scaledmm::fp8

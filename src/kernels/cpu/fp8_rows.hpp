@@ -1,25 +1,16 @@
-// Rows of the fp8_w8a16 kernels: activations into tiles, sums out to y. Written with AVX2, which every kernel's machine
-// has.
+// Rows of the fp8 kernels: activations into tiles, sums out to y. Written with AVX2, which every kernel's machine has.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "kernels/cpu/fp8_packing.hpp"
 #include "scaledmm/dtype.hpp"
 
-namespace scaledmm::fp8_w8a16 {
+namespace scaledmm::fp8 {
 
-inline constexpr std::int64_t kPanelColumns = 16;  // f32 lanes of one AVX-512 or two AVX registers
-
-// The part of K under one scale, and where it begins in a panel.
-struct KBlock {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-  std::int64_t position = 0;
-};
-
-// Rows of x for one tile.
+// Rows of x for one tile: activations, or FP8 codes of quantized ones as bf16 values or as bytes.
 struct TileRows {
   const void* x = nullptr;
   DType dtype = DType::kBF16;
@@ -47,12 +38,16 @@ float pack_bf16_pairs(const TileRows& rows, std::int64_t row, std::byte* tile);
 // The same for AMX tiles: tile[row / 16][k / 32][row % 16][k % 32]; missing rows are zero (the last row writes them).
 float pack_bf16_tiles(const TileRows& rows, std::int64_t row, std::byte* tile);
 
+// Codes for AMX-FP8 tiles: tile[row / 16][k / 64][row % 16][k % 64], missing rows as above.
+float pack_byte_tiles(const TileRows& rows, std::int64_t row, std::byte* tile);
+
 // Of weights widened to bf16, which is exact: 128 low bytes, then 128 high bytes, for the 7 bits below the sign.
 const std::uint8_t* bf16_tables(DType weights);
 
-// One row of outputs of one panel: y = totals * factor + bias, rounded once.
+// One row of outputs of one panel: y = fma(totals, factor, bias), or with scales fma(totals * factor, scales, bias).
 struct StoreCall {
   const float* totals = nullptr;
+  const float* scales = nullptr;
   float factor = 1;
   const float* bias = nullptr;  // of the panel's first column, or nullptr
   void* y = nullptr;            // the panel's first column
@@ -62,4 +57,4 @@ struct StoreCall {
 
 void store_row(const StoreCall& call);
 
-}  // namespace scaledmm::fp8_w8a16
+}  // namespace scaledmm::fp8
