@@ -49,7 +49,7 @@ LayerConfig make_config(std::string_view scheme, std::int64_t n, std::int64_t k,
 void add_device_option(CLI::App& app, std::string& device) {
   app.add_option("--device", device,
                  "Machine to plan for: cpu (this one, the default), cpu:scalar, cpu:avx2, cpu:avx512, cpu:avx512vnni, "
-                 "cpu:avx512bf16, cpu:amx, or an NVIDIA architecture such as sm90");
+                 "cpu:avx512bf16, cpu:amx, cuda (this one's), or an NVIDIA architecture such as sm90");
 }
 
 void add_kernel_option(CLI::App& app, std::string& kernel) {

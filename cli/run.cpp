@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/apply_where_it_runs.hpp"
 #include "cli/commands.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/output.hpp"
@@ -23,6 +24,7 @@ struct RunOptions {
   std::string layer;
   std::string input;
   std::string output;
+  std::string device;
   std::string kernel;
   std::string out_dtype;
   int threads = 0;
@@ -31,6 +33,7 @@ struct RunOptions {
 
 LinearOptions linear_options(const RunOptions& options) {
   LinearOptions linear;
+  linear.device = find_device(options.device);
   linear.select = force_kernel(options.kernel);
   linear.threading.threads = options.threads;
   return linear;
@@ -61,7 +64,7 @@ Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const
     throw Unsupported(fmt::format("{}: is dense ({}), only quantized layers run", record.name, record.weight));
   }
   const LinearOptions linear = linear_options(options);
-  const Selection selection = explain(record.config, this_cpu(), linear.select);
+  const Selection selection = explain(record.config, *linear.device, linear.select);
   if (selection.kernel == nullptr) {
     throw Unsupported(fmt::format("{}: {}", record.name, no_kernel_text(selection, options.kernel)));
   }
@@ -94,8 +97,8 @@ int run_layer(const RunOptions& options) {
   Shape y_shape = x.shape;
   y_shape[y_shape.rank() - 1] = record.n;
   std::vector<std::byte> y(static_cast<std::size_t>(y_shape.elements() * size_bytes(out)));
-  Context context(Threading{options.threads, nullptr, nullptr});
-  linear.apply(x, {y.data(), out, y_shape}, context);
+  Context context(find_device(options.device), Threading{options.threads, nullptr, nullptr});
+  apply_where_it_runs(linear, x, {y.data(), out, y_shape}, context);
   SafetensorsWriter writer(options.output, {{"y", &stored_dtype(out), y_shape}});
   writer.write("y", y);
   writer.finish();
@@ -116,7 +119,7 @@ int check_layers(const RunOptions& options) {
   std::vector<SmokeResult> results;
   {
     Progress progress;
-    Context context(Threading{options.threads, nullptr, nullptr});
+    Context context(find_device(options.device), Threading{options.threads, nullptr, nullptr});
     for (const LayerRecord* record : records) {
       progress.update(results.size(), records.size(), record->name);
       results.push_back(smoke_check(checkpoint, *record, load_layer(checkpoint, *record, options), context));
@@ -167,6 +170,7 @@ void add_run(CLI::App& app, Command& command) {
   sub->add_option("--input", options->input,
                   "safetensors file with a tensor x: F32, BF16 or F16, any rank, last dimension K");
   sub->add_option("--output", options->output, "safetensors file to write, with the tensor y [..., N]");
+  sub->add_option("--device", options->device, "Where to run: cpu (the default), cuda, or cuda:1 for another card");
   add_kernel_option(*sub, options->kernel);
   add_dtype_option(*sub, "--out-dtype", options->out_dtype, "dtype of y (default: as x)");
   sub->add_option("--threads", options->threads, "Threads (default: all usable CPUs)")->check(CLI::Range(1, 1024));
@@ -178,7 +182,8 @@ void add_run(CLI::App& app, Command& command) {
       "explain exits with 1.\n"
       "\nExamples:\n"
       "  scaledmm run model-int8/ --layer model.layers.0.mlp.up_proj --input x.safetensors --output y.safetensors\n"
-      "  scaledmm run model-int8/");
+      "  scaledmm run model-int8/\n"
+      "  scaledmm run model-fp8/ --device cuda");
   sub->callback([options, &command] { command = [options] { return run(*options); }; });
 }
 

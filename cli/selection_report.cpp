@@ -42,6 +42,10 @@ Json device_json(const Device& device) {
     json["l3_bytes"] = device.l3_bytes;
   }
   if (device.capability) json["capability"] = *device.capability;
+  if (device.found) {
+    json["multiprocessors"] = device.multiprocessors;
+    json["memory_bytes"] = device.memory_bytes;
+  }
   json["notes"] = device.notes;
   return json;
 }
@@ -72,6 +76,11 @@ std::string device_line(const Device& device) {
   std::string line = fmt::format("{}: {}", name(device.kind), device.description);
   if (device.kind == DeviceKind::kCpu) {
     line += fmt::format(", {}, {}", name(device.isa), count_of(static_cast<std::size_t>(device.threads), "thread"));
+  }
+  if (device.found) {
+    line += fmt::format(", compute capability {}.{}, {}, {} GB", *device.capability / 10, *device.capability % 10,
+                        count_of(static_cast<std::size_t>(device.multiprocessors), "multiprocessor"),
+                        device.memory_bytes >> 30);
   }
   return line;
 }

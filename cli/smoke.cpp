@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "cli/apply_where_it_runs.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/fp8_scale.hpp"
 #include "numerics/int8.hpp"
@@ -63,7 +64,7 @@ SmokeResult smoke_check(const Checkpoint& checkpoint, const LayerRecord& record,
     x_square += value * value / static_cast<double>(kRows * record.k);
   }
   std::vector<std::byte> y(static_cast<std::size_t>(kRows * record.n * size_bytes(out)));
-  linear.apply({x.data(), in, {kRows, record.k}}, {y.data(), out, {kRows, record.n}}, context);
+  apply_where_it_runs(linear, {x.data(), in, {kRows, record.k}}, {y.data(), out, {kRows, record.n}}, context);
 
   double error_square = 0;
   double expected_square = 0;

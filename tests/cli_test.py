@@ -279,12 +279,14 @@ class Plan(Case):
     def test_plans_for_another_device(self):
         checkpoint = data8_checkpoint(self.folder / "c")
         chosen = {}
-        for device in ("cpu:scalar", "cpu:avx2", "cpu:avx512vnni"):
+        for device in ("cpu:scalar", "cpu:avx2", "cpu:avx512vnni", "sm90", "sm89"):
             (layer,) = self.as_json("plan", checkpoint, "--device", device)["layers"]
             chosen[device] = layer["selected"]
         self.assertEqual(chosen["cpu:scalar"], "reference")
         self.assertEqual(chosen["cpu:avx2"], "int8_w8a8_avx2")
         self.assertEqual(chosen["cpu:avx512vnni"], "int8_w8a8_avx512vnni")
+        self.assertEqual(chosen["sm90"], "int8_w8a8_sm90")
+        self.assertEqual(chosen["sm89"], "cublaslt_int8")
         self.fails(2, "plan", checkpoint, "--device", "cpu:pdp11", names=["cpu:pdp11"])
 
     def test_a_forced_kernel_runs_or_gives_its_reason(self):
@@ -400,6 +402,17 @@ class Run(Case):
         dtype, shape, y = self.multiply(checkpoint, self.LAYER, ("F32", [320], f32(values[:320])), "--threads", "1")
         self.assertEqual((shape, y), ([96], expected[:96]))
         self.assertEqual(self.multiply(checkpoint, self.LAYER, ("F32", [0, 320], b""))[1:], ([0, 96], []))
+
+    def test_a_gpu_gives_the_values_of_the_cpu_or_its_reason(self):
+        checkpoint = data8_checkpoint(self.folder / "c")
+        backends = {backend["kind"]: backend for backend in self.as_json("devices")["backends"]}
+        x = ("F32", [5, 320], f32(data8_x(5, 320)))
+        if backends["cuda"]["available"]:
+            expected = self.multiply(checkpoint, self.LAYER, x)
+            self.assertEqual(self.multiply(checkpoint, self.LAYER, x, "--device", "cuda"), expected)
+        else:
+            self.fails(5, "run", checkpoint, "--device", "cuda", names=[backends["cuda"]["detail"]])
+        self.fails(2, "run", checkpoint, "--device", "sm90", names=["a description"])
 
     def test_the_selected_kernel_is_named_on_standard_error(self):
         checkpoint = data8_checkpoint(self.folder / "c")

@@ -6,7 +6,7 @@ work=build/package
 for shared in OFF ON; do
   prefix=$PWD/$work/prefix-$shared
   cmake -S . -B "$work/library-$shared" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=$shared \
-    -DSCALEDMM_TESTS=OFF -DSCALEDMM_EXAMPLES=OFF -DSCALEDMM_CLI=OFF \
+    -DSCALEDMM_TESTS=OFF -DSCALEDMM_EXAMPLES=OFF -DSCALEDMM_CLI=OFF -DSCALEDMM_CUDA=OFF \
     -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
   cmake --build "$work/library-$shared" --target install >/dev/null
   cmake -S tests/package -B "$work/consumer-$shared" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >/dev/null

@@ -17,9 +17,10 @@ may() {
   [ -z "$bad" ] || complain "src/$room may include $* only:" "$bad"
 }
 may core scaledmm/
-may device scaledmm/ device/ x86_emulated.hpp
+may device scaledmm/ device/ cuda/module_api.hpp x86_emulated.hpp
 may numerics scaledmm/ numerics/
-may kernels scaledmm/ numerics/ device/ kernels/
+may cuda scaledmm/dtype.hpp numerics/ cuda/
+may kernels scaledmm/ numerics/ device/ kernels/ cuda/module_api.hpp
 may registry scaledmm/ kernels/kernel_list.hpp kernels/kernels.inc device/environment.hpp registry/
 may formats scaledmm/ numerics/ formats/
 may capi scaledmm/ capi/

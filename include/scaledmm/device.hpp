@@ -23,14 +23,14 @@ std::optional<Isa> isa_from_name(std::string_view text);
 
 // Usable features: the processor has them and the operating system lets us use them.
 struct CpuFeatures {
-  bool avx2 = false;         // with FMA and F16C
-  bool avx_vnni = false;     // VEX-encoded VPDPBUSD
-  bool avx512 = false;       // F, BW, DQ, VL
+  bool avx2 = false;      // with FMA and F16C
+  bool avx_vnni = false;  // VEX-encoded VPDPBUSD
+  bool avx512 = false;    // F, BW, DQ, VL
   bool avx512_vnni = false;
   bool avx512_vbmi = false;
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
-  bool amx_int8 = false;     // with AMX-TILE and the kernel's permission
+  bool amx_int8 = false;  // with AMX-TILE and the kernel's permission
   bool amx_bf16 = false;
   bool amx_fp8 = false;
   bool operator==(const CpuFeatures&) const = default;
@@ -38,17 +38,17 @@ struct CpuFeatures {
 
 // What the processor and the system report, before a verdict. Made up in tests.
 struct CpuReport {
-  CpuFeatures cpuid;                  // what CPUID claims, whatever the system allows
-  bool os_saves_ymm = true;           // XCR0 bits 1, 2
-  bool os_saves_zmm = true;           // XCR0 bits 5, 6, 7
-  bool os_saves_tiles = true;         // XCR0 bits 17, 18
-  bool amx_permission = true;         // arch_prctl(ARCH_REQ_XCOMP_PERM) succeeded
+  CpuFeatures cpuid;           // what CPUID claims, whatever the system allows
+  bool os_saves_ymm = true;    // XCR0 bits 1, 2
+  bool os_saves_zmm = true;    // XCR0 bits 5, 6, 7
+  bool os_saves_tiles = true;  // XCR0 bits 17, 18
+  bool amx_permission = true;  // arch_prctl(ARCH_REQ_XCOMP_PERM) succeeded
 };
 
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
-  std::string description;            // "AMD EPYC 7B13", "NVIDIA H200"
+  std::string description;  // "AMD EPYC 7B13", "NVIDIA H200"
 
   // CPU
   CpuFeatures cpu;
@@ -61,6 +61,9 @@ struct Device {
 
   // GPU: compute capability as major * 10 + minor; nothing when unknown.
   std::optional<int> capability;
+  bool found = false;             // GPU: a device of this machine, not a description of one
+  int multiprocessors = 0;        // GPU
+  std::int64_t memory_bytes = 0;  // GPU
 };
 
 // Applies the system's permissions and a cap to what CPUID claims, and says what was taken away and why.
@@ -75,15 +78,17 @@ const Device& this_cpu();
 // Caps the instruction sets of this_cpu() from now on; wins over SCALEDMM_MAX_ISA. nullopt: back to the environment.
 void set_max_isa(std::optional<Isa> isa);
 
-// Devices by name, for plans: "cpu" (this machine), "cpu:avx2" ... "cpu:amx", "sm90" ... (a described NVIDIA GPU).
-// Errors: InvalidArgument for an unknown name, with the known ones.
+// Devices by name: "cpu" (this machine), "cuda", "cuda:1" (an NVIDIA GPU of this machine), and for plans "cpu:avx2" ...
+// "cpu:amx", "sm90" ... (a described NVIDIA GPU).
+// Errors: InvalidArgument for an unknown name, with the known ones; DeviceError for a GPU that is not there, with the
+// reason.
 Device device_from_name(std::string_view text);
 
 // A backend that was looked for, and what came of it.
 struct BackendStatus {
   DeviceKind kind;
   bool available = false;
-  std::string detail;                 // "2 devices", or why there is none
+  std::string detail;  // "2 devices", or why there is none
   std::vector<Device> devices;
 };
 

@@ -22,7 +22,8 @@
 
 namespace scaledmm {
 
-// The tensors of a layer as its checkpoint has them. Views: their memory must outlive process_weights_after_loading, no more.
+// The tensors of a layer as its checkpoint has them. Views: their memory must outlive process_weights_after_loading, no
+// more.
 struct LayerWeights {
   // [N, K] int8 or FP8. Any row pitch; the last dimension is contiguous.
   ConstTensorView weight;
@@ -31,9 +32,9 @@ struct LayerWeights {
   ConstTensorView weight_scale;
   // Static activations: one value, or one for each logical width (the largest counts; int8 asymmetric: ranges merge).
   ConstTensorView input_scale;
-  ConstTensorView input_zero_point;   // int8 or int32, one value or one for each logical width
-  std::optional<float> input_scale_ub; // upper bound of the absmax in dynamic per-token quantization
-  bool ue8m0_input_scales = false;    // dynamic group scales are rounded up to powers of two
+  ConstTensorView input_zero_point;     // int8 or int32, one value or one for each logical width
+  std::optional<float> input_scale_ub;  // upper bound of the absmax in dynamic per-token quantization
+  bool ue8m0_input_scales = false;      // dynamic group scales are rounded up to powers of two
   // Widths of the fused parts; empty for one part. Their sum is N.
   std::vector<std::int64_t> logical_widths;
   // Where this layer's rows and columns begin inside the first scale block (tensor-parallel slices).
@@ -41,15 +42,16 @@ struct LayerWeights {
   std::int64_t block_offset_k = 0;
 };
 
-// What every kernel gets: shapes and scales checked, scales in f32 and of one of two kinds. Owned by nobody but its maker.
+// What every kernel gets: shapes and scales checked, scales in f32 and of one of two kinds. Owned by nobody but its
+// maker.
 struct CheckedWeights {
   std::int64_t n = 0;
   std::int64_t k = 0;
   DType dtype = DType::kInt8;
   const std::uint8_t* bytes = nullptr;  // row n starts at bytes + n * row_pitch
   std::int64_t row_pitch = 0;           // bytes
-  // scale(n, k) = scales[(n + offset_n) / block_n * scale_columns + (k + offset_k) / block_k]. Per tensor and per logical
-  // width are expanded to per channel: block_n = 1, block_k = K, scale_columns = 1.
+  // scale(n, k) = scales[(n + offset_n) / block_n * scale_columns + (k + offset_k) / block_k]. Per tensor and per
+  // logical width are expanded to per channel: block_n = 1, block_k = K, scale_columns = 1.
   std::vector<float> scales;
   std::int64_t block_n = 1;
   std::int64_t block_k = 1;
@@ -83,36 +85,51 @@ struct Guarantees {
   bool batch_invariant = true;   // a row's bits do not depend on M or on its place
   bool thread_invariant = true;  // nor on the number of threads
   std::string_view accumulator = "int32";
-  std::string_view exactness;    // "integer sums exact; equal to the reference bit for bit"
+  std::string_view exactness;  // "integer sums exact; equal to the reference bit for bit"
 };
 
 struct KernelInfo {
-  std::string_view name;                // int8_w8a8_avx2
-  std::string_view upstream;            // the upstream classes it stands for, e.g. "CPUInt8ScaledMMLinearKernel"
+  std::string_view name;      // int8_w8a8_avx2
+  std::string_view upstream;  // the upstream classes it stands for, e.g. "CPUInt8ScaledMMLinearKernel"
   DeviceKind device = DeviceKind::kCpu;
-  Isa isa = Isa::kScalar;               // CPU kernels: the tier
-  std::string_view computes = "w8a8";   // or w8a16: what happens to the activations
+  Isa isa = Isa::kScalar;              // CPU kernels: the tier
+  std::string_view computes = "w8a8";  // or w8a16: what happens to the activations
   Guarantees guarantees;
 };
 
-// Scratch memory and threads for calls. One context serves one call at a time; keep it, and calls allocate nothing once
-// it has grown.
+// Where calls run, their scratch memory, and their threads or stream. One context serves one call at a time; keep it,
+// and calls allocate nothing once it has grown.
 class Context {
  public:
+  // On this machine's CPU.
   explicit Context(Threading threading = {});
+  // On a device: this machine's CPU, or a GPU that devices() found. A GPU's calls are put on the context's stream and
+  // not waited for; the threads serve process_weights_after_loading. Errors: InvalidArgument for a device that was only
+  // described, DeviceError.
+  explicit Context(const Device& device, Threading threading = {});
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
+  const Device& device() const;
+  // The stream of later calls, a cudaStream_t; nullptr is the default stream. Scratch memory is shared by all calls of
+  // a context, so what an earlier stream still runs must be finished, or the new stream must wait for it.
+  void set_stream(void* stream);
+  void* stream() const;
+
   int threads() const;
-  // At least `bytes` of memory aligned to 64, valid until the next call of scratch() on this context.
+  // At least `bytes` of memory of the context's device, aligned to 64 (GPU: 256), valid until the next call of
+  // scratch() on this context. A GPU's memory stays where it is, also after growing, until the context goes: captured
+  // graphs may be replayed. Errors: DeviceError when it would have to grow while the stream is captured: make a call of
+  // that size before.
   std::byte* scratch(std::int64_t bytes);
   // As scratch(), a second buffer with a life of its own: the public boundary keeps converted operands there.
   std::byte* staging(std::int64_t bytes);
   // Runs fn(task) for every task in [0, tasks) on up to threads() threads. fn must not throw.
   template <class Fn>
   void parallel(std::int64_t tasks, const Fn& fn) {
-    run(tasks, [](void* f, std::int64_t task) { (*static_cast<const Fn*>(f))(task); }, const_cast<Fn*>(&fn));
+    run(
+        tasks, [](void* f, std::int64_t task) { (*static_cast<const Fn*>(f))(task); }, const_cast<Fn*>(&fn));
   }
 
  private:
@@ -123,8 +140,8 @@ class Context {
 
 // An activation that was quantized before it came here.
 struct QuantizedActivation {
-  ConstTensorView data;     // [..., K] int8 or FP8
-  ConstTensorView scale;    // f32: [1], [rows] or [rows, groups]
+  ConstTensorView data;        // [..., K] int8 or FP8
+  ConstTensorView scale;       // f32: [1], [rows] or [rows, groups]
   ConstTensorView zero_point;  // int32: [1] or [rows]; undefined when symmetric
   QuantKey quant_key;
 };
@@ -132,14 +149,14 @@ struct QuantizedActivation {
 // What a kernel's multiply gets: rows flattened, strides in elements, everything checked.
 struct ApplyArguments {
   std::int64_t m = 0;
-  const void* x = nullptr;       // [M, K], row stride x_stride
+  const void* x = nullptr;  // [M, K], row stride x_stride
   DType x_dtype = DType::kBF16;
   std::int64_t x_stride = 0;
-  const float* x_scale = nullptr;           // pre-quantized x only: [M] or [M, groups], see x_scale_columns
+  const float* x_scale = nullptr;  // pre-quantized x only: [M] or [M, groups], see x_scale_columns
   std::int64_t x_scale_columns = 1;
   const std::int32_t* x_zero_point = nullptr;  // pre-quantized asymmetric x only: [M]
-  const float* bias = nullptr;   // [N] or nullptr
-  void* y = nullptr;             // [M, N], row stride y_stride
+  const float* bias = nullptr;                 // [N] or nullptr
+  void* y = nullptr;                           // [M, N], row stride y_stride
   DType y_dtype = DType::kBF16;
   std::int64_t y_stride = 0;
 };
@@ -160,14 +177,14 @@ class LinearKernel {
   virtual std::optional<QuantKey> input_quant_key(const LayerConfig&) const { return std::nullopt; }
 
   // Checks the layer's tensors, packs them and stores the result in the layer, once.
-  // Errors: InvalidArgument when can_implement(layer.config()) is no, for a wrong shape, dtype or scale (the text has both
-  // numbers), and for a layer that was processed already.
+  // Errors: InvalidArgument when can_implement(layer.config()) is no, for a wrong shape, dtype or scale (the text has
+  // both numbers), and for a layer that was processed already.
   void process_weights_after_loading(Layer& layer, Context& context) const;
 
   // y = x W^T (+ bias), leading dimensions kept: x [..., K], y [..., N], bias [N].
-  // Shapes: x f32, bf16 or f16 (the config's input_dtype); y the config's out_dtype; bias f32, bf16 or f16. Row strides of x
-  // and y are honoured; the last dimension must be contiguous.
-  // Errors: InvalidArgument. Nothing else is thrown once process_weights_after_loading has succeeded.
+  // Shapes: x f32, bf16 or f16 (the config's input_dtype); y the config's out_dtype; bias f32, bf16 or f16. Row strides
+  // of x and y are honoured; the last dimension must be contiguous. Errors: InvalidArgument. Nothing else is thrown
+  // once process_weights_after_loading has succeeded.
   void apply_weights(const Layer& layer, ConstTensorView x, ConstTensorView bias, TensorView y, Context& context) const;
   // The same for an activation that was quantized before. Errors: InvalidArgument also when the keys differ.
   void apply_weights(const Layer& layer, const QuantizedActivation& x, ConstTensorView bias, TensorView y,
@@ -215,8 +232,8 @@ class Layer {
 };
 
 // Checks a layer's tensors against its configuration and brings the scales into one form.
-// Errors: InvalidArgument with both shapes, or with the position of a scale that is not finite, negative, or 0 where the
-// weights are not.
+// Errors: InvalidArgument with both shapes, or with the position of a scale that is not finite, negative, or 0 where
+// the weights are not.
 CheckedWeights check_weights(const LayerConfig& config, const LayerWeights& weights, std::string_view layer_name);
 
 }  // namespace scaledmm

@@ -31,12 +31,20 @@ void scaled_int8_quant(ConstTensorView x, const Int8QuantOptions& options, Tenso
 // Units: x ~ scale * q.
 // Errors: InvalidArgument for shapes, dtypes, a scale that is not finite and positive.
 struct Fp8QuantOptions {
-  std::optional<float> scale = std::nullopt;              // static, per tensor
+  std::optional<float> scale = std::nullopt;  // static, per tensor
   GroupShape group = GroupShape::per_token();
-  std::optional<float> scale_ub = std::nullopt;           // per token: upper bound of the absmax
-  bool ue8m0 = false;                      // per group: scales are rounded up to powers of two
+  std::optional<float> scale_ub = std::nullopt;  // per token: upper bound of the absmax
+  bool ue8m0 = false;                            // per group: scales are rounded up to powers of two
 };
 void scaled_fp8_quant(ConstTensorView x, const Fp8QuantOptions& options, TensorView q, TensorView scale_out);
+
+// The same where the context is: on a GPU all tensors are in its memory, and the work is put on the context's stream.
+// There q and the outputs may have any row stride, scale_out [rows, groups] any strides - column-major (1, rows), or
+// with the rows padded to a multiple of 4 - and group scales with ue8m0 may be written as e8m0 codes.
+void scaled_int8_quant(ConstTensorView x, const Int8QuantOptions& options, TensorView q, TensorView scale_out,
+                       TensorView zero_point_out, Context& context);
+void scaled_fp8_quant(ConstTensorView x, const Fp8QuantOptions& options, TensorView q, TensorView scale_out,
+                      Context& context);
 
 // A quantized weight matrix with its scales, owned.
 struct QuantizedWeight {

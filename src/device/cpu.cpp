@@ -1,11 +1,11 @@
+#include <sched.h>
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <iterator>
 #include <mutex>
-#include <sched.h>
 #include <string>
-#include <unistd.h>
 
 #include "device/cpuid.hpp"
 #include "device/environment.hpp"
@@ -16,7 +16,7 @@ namespace scaledmm {
 namespace {
 
 constexpr std::pair<Isa, std::string_view> kIsaNames[] = {
-    {Isa::kScalar, "scalar"},         {Isa::kAvx2, "avx2"},   {Isa::kAvx512, "avx512"}, {Isa::kAvx512Vnni, "avx512vnni"},
+    {Isa::kScalar, "scalar"},         {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"}, {Isa::kAvx512Vnni, "avx512vnni"},
     {Isa::kAvx512Bf16, "avx512bf16"}, {Isa::kAmx, "amx"},
 };
 
@@ -69,7 +69,19 @@ void cap_features(CpuFeatures& f, Isa cap) {
   if (cap < Isa::kAvx2) f.avx2 = false;
 }
 
-std::int64_t cache_bytes(int sysconf_name, std::int64_t otherwise) {
+// Of the data or unified cache of a level, as the kernel lists it; else as the C library reports it, which on AMD gives
+// the last level of all core complexes together.
+std::int64_t cache_bytes(int level, int sysconf_name, std::int64_t otherwise) {
+  for (int index = 0; index < 8; ++index) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+    int found_level = 0;
+    std::int64_t kilobytes = 0;
+    std::string type;
+    char unit = 0;
+    if (!(std::ifstream(folder + "level") >> found_level) || found_level != level) continue;
+    if (!(std::ifstream(folder + "type") >> type) || type == "Instruction") continue;
+    if (std::ifstream(folder + "size") >> kilobytes >> unit && unit == 'K' && kilobytes > 0) return kilobytes << 10;
+  }
   const long bytes = sysconf(sysconf_name);
   return bytes > 0 ? bytes : otherwise;
 }
@@ -108,16 +120,17 @@ Isa isa_cap_of_environment() {
   const std::optional<std::string> text = environment_variable("SCALEDMM_MAX_ISA");
   if (!text) return Isa::kAmx;
   if (const std::optional<Isa> isa = isa_from_name(*text)) return *isa;
-  throw InvalidArgument("SCALEDMM_MAX_ISA = " + *text + " is none of scalar, avx2, avx512, avx512vnni, avx512bf16, amx");
+  throw InvalidArgument("SCALEDMM_MAX_ISA = " + *text +
+                        " is none of scalar, avx2, avx512, avx512vnni, avx512bf16, amx");
 }
 
 Device describe_this_cpu(Isa cap) {
   Device device = make_cpu_device(read_cpu_report(), cap);
   device.description = read_cpu_brand();
   device.threads = usable_cpus();
-  device.l1d_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, device.l1d_bytes);
-  device.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, device.l2_bytes);
-  device.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, device.l3_bytes);
+  device.l1d_bytes = cache_bytes(1, _SC_LEVEL1_DCACHE_SIZE, device.l1d_bytes);
+  device.l2_bytes = cache_bytes(2, _SC_LEVEL2_CACHE_SIZE, device.l2_bytes);
+  device.l3_bytes = cache_bytes(3, _SC_LEVEL3_CACHE_SIZE, device.l3_bytes);
   return device;
 }
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "device/cuda_module.hpp"
 #include "scaledmm/error.hpp"
 
 namespace scaledmm {
@@ -15,6 +16,22 @@ Device described_gpu(int capability) {
   device.description = "described NVIDIA GPU of compute capability " + std::to_string(capability / 10) + "." +
                        std::to_string(capability % 10);
   return device;
+}
+
+// "cuda" or "cuda:1".
+std::optional<Device> found_gpu(std::string_view text) {
+  if (text == "cuda") text = "cuda:0";
+  if (!text.starts_with("cuda:")) return std::nullopt;
+  std::size_t index = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + 5, end, index);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  const BackendStatus& backend = cuda_backend();
+  if (!backend.available) throw DeviceError("no CUDA device: " + backend.detail);
+  if (index >= backend.devices.size()) {
+    throw DeviceError("there is no device " + std::string(text) + ", this machine has " + backend.detail);
+  }
+  return backend.devices[index];
 }
 
 BackendStatus absent(DeviceKind kind, std::string detail) {
@@ -51,9 +68,10 @@ Device device_from_name(std::string_view text) {
     const auto [rest, error] = std::from_chars(text.data() + 2, end, capability);
     if (error == std::errc() && rest == end && capability >= 50 && capability < 200) return described_gpu(capability);
   }
+  if (const std::optional<Device> gpu = found_gpu(text)) return *gpu;
   throw InvalidArgument("unknown device " + std::string(text) +
-                        "; known are cpu, cpu:scalar, cpu:avx2, cpu:avx512, cpu:avx512vnni, cpu:avx512bf16, cpu:amx, and "
-                        "sm75, sm80, sm89, sm90, sm100, sm120 (a described NVIDIA GPU)");
+                        "; known are cpu, cuda, cuda:1, cpu:scalar, cpu:avx2, cpu:avx512, cpu:avx512vnni, "
+                        "cpu:avx512bf16, cpu:amx, and sm75, sm80, sm89, sm90, sm100, sm120 (a described NVIDIA GPU)");
 }
 
 std::vector<BackendStatus> devices() {
@@ -62,8 +80,7 @@ std::vector<BackendStatus> devices() {
   cpu.available = true;
   cpu.devices.push_back(this_cpu());
   cpu.detail = this_cpu().description + ", tier " + std::string(name(this_cpu().isa));
-  return {cpu, absent(DeviceKind::kCuda, "this build has no CUDA module"),
-          absent(DeviceKind::kHip, "this build has no HIP module"),
+  return {cpu, cuda_backend(), absent(DeviceKind::kHip, "this build has no HIP module"),
           absent(DeviceKind::kOpenCL, "this build has no OpenCL module")};
 }
 

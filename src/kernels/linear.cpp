@@ -1,12 +1,9 @@
 // The public side of the protocol: checks every argument, brings it into the form that kernels take, and calls them.
 #include "scaledmm/linear.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 
-#include "kernels/element_offset.hpp"
-#include "numerics/formats.hpp"
+#include "kernels/operand_copies.hpp"
 #include "scaledmm/error.hpp"
 
 namespace scaledmm {
@@ -45,11 +42,6 @@ Rows flatten(const Shape& shape, const Shape& strides) {
   return rows;
 }
 
-// Element offset of a row in a tensor that does not flatten.
-std::int64_t row_offset(const Shape& shape, const Shape& strides, std::int64_t row) {
-  return element_offset(shape, strides, shape.rank() - 1, row);
-}
-
 void check_operand(const Layer& layer, const char* what, const void* data, DType dtype, const Shape& shape,
                    const Shape& strides, DType expected_dtype, std::int64_t expected_columns, const char* letter) {
   if (dtype != expected_dtype) {
@@ -64,8 +56,8 @@ void check_operand(const Layer& layer, const char* what, const void* data, DType
   if (shape.elements() == 0) return;
   if (data == nullptr) fail(layer, std::string(what) + " is a null pointer");
   if (expected_columns > 1 && strides[shape.rank() - 1] != 1) {
-    fail(layer, std::string(what) + "'s last dimension must be contiguous, its stride is " +
-                    text(strides[shape.rank() - 1]));
+    fail(layer,
+         std::string(what) + "'s last dimension must be contiguous, its stride is " + text(strides[shape.rank() - 1]));
   }
   if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size_bytes(dtype)) != 0) {
     fail(layer, std::string(what) + " is not aligned to its " + text(size_bytes(dtype)) + "-byte elements");
@@ -94,30 +86,9 @@ class Staging {
   std::byte* base_ = nullptr;
 };
 
-// Copies a small f32 or int32 tensor of any strides to packed memory, or repeats its only element `count` times.
-template <class T>
-void gather(const ConstTensorView& view, T* out, std::int64_t count) {
-  const std::int64_t elements = view.shape.elements();
-  const auto* data = static_cast<const std::byte*>(view.data);
-  for (std::int64_t flat = 0; flat < count; ++flat) {
-    const std::int64_t offset = element_offset(view.shape, view.strides, view.shape.rank(), elements == 1 ? 0 : flat);
-    std::memcpy(out + flat, data + offset * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-  }
-}
-
 bool aligned_f32(const ConstTensorView& bias) {
   return bias.dtype == DType::kF32 && (bias.shape.elements() == 1 || bias.strides[bias.shape.rank() - 1] == 1) &&
          reinterpret_cast<std::uintptr_t>(bias.data) % sizeof(float) == 0;
-}
-
-void read_bias(const ConstTensorView& bias, float* out, std::int64_t n) {
-  const std::int64_t stride = bias.strides[bias.shape.rank() - 1] * size_bytes(bias.dtype);
-  for (std::int64_t i = 0; i < n; ++i) {
-    alignas(4) std::byte element[4];
-    std::memcpy(element, static_cast<const std::byte*>(bias.data) + i * stride,
-                static_cast<std::size_t>(size_bytes(bias.dtype)));
-    out[i] = load_f32(element, bias.dtype, 0);
-  }
 }
 
 void check_bias(const Layer& layer, const ConstTensorView& bias, std::int64_t n) {
@@ -161,6 +132,15 @@ void check_scale_tensor(const Layer& layer, const ConstTensorView& view, const c
   if (elements > 0 && view.data == nullptr) fail(layer, std::string(what) + " is a null pointer");
 }
 
+// f32 or int32 values that kernels can take as they are.
+bool is_direct(const ConstTensorView& view, std::int64_t count) {
+  return view.is_packed() && view.shape.elements() == count && reinterpret_cast<std::uintptr_t>(view.data) % 4 == 0;
+}
+
+const OperandCopies& copies_for(const LinearKernel& kernel) {
+  return kernel.info().device == DeviceKind::kCuda ? cuda_copies() : host_copies();
+}
+
 struct Call {
   ConstTensorView x;
   const QuantizedActivation* quantized = nullptr;
@@ -168,6 +148,22 @@ struct Call {
   ConstTensorView bias;
   TensorView y;
 };
+
+// Every operand must lie where the kernel runs.
+void check_memory(const Layer& layer, const OperandCopies& copies, const Call& call, const Context& context) {
+  const auto check = [&](const ConstTensorView& view, const char* what) {
+    if (view.data == nullptr || view.shape.elements() == 0) return;
+    if (const std::string fault = copies.memory_fault(view, context); !fault.empty()) {
+      fail(layer, std::string(what) + " " + fault);
+    }
+  };
+  check(call.x, "x");
+  check(call.y, "y");
+  check(call.bias, "bias");
+  if (call.quantized == nullptr) return;
+  check(call.quantized->scale, "x's scale");
+  check(call.quantized->zero_point, "x's zero point");
+}
 
 // One call, plain or pre-quantized.
 void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::int64_t block_offset_k,
@@ -177,8 +173,8 @@ void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::
   check_operand(layer, "x", call.x.data, call.x.dtype, call.x.shape, call.x.strides, x_dtype, k, "K");
   check_operand(layer, "y", call.y.data, call.y.dtype, call.y.shape, call.y.strides, out_dtype(layer.config()), n, "N");
   if (leading(call.x.shape) != leading(call.y.shape)) {
-    fail(layer, "x has shape " + call.x.shape.text() + " and y " + call.y.shape.text() +
-                    ": their leading dimensions differ");
+    fail(layer,
+         "x has shape " + call.x.shape.text() + " and y " + call.y.shape.text() + ": their leading dimensions differ");
   }
   check_bias(layer, call.bias, n);
   const Rows x_rows = flatten(call.x.shape, call.x.strides);
@@ -197,6 +193,8 @@ void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::
     }
   }
   if (m == 0) return;
+  const OperandCopies& copies = copies_for(kernel);
+  check_memory(layer, copies, call, context);
 
   const std::int64_t x_row_bytes = k * size_bytes(x_dtype), y_row_bytes = n * size_bytes(call.y.dtype);
   const bool convert_bias = call.bias.defined() && !aligned_f32(call.bias);
@@ -204,8 +202,11 @@ void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::
   const std::int64_t x_at = x_rows.flat ? 0 : staging.reserve(m * x_row_bytes);
   const std::int64_t y_at = y_rows.flat ? 0 : staging.reserve(m * y_row_bytes);
   const std::int64_t bias_at = convert_bias ? staging.reserve(n * 4) : 0;
-  const std::int64_t scale_at = call.quantized != nullptr ? staging.reserve(m * scales.columns * 4) : 0;
-  const std::int64_t zero_at = call.quantized != nullptr ? staging.reserve(m * 4) : 0;
+  const bool has_zero_point = call.quantized != nullptr && !call.key->symmetric;
+  const bool copy_scale = call.quantized != nullptr && !is_direct(call.quantized->scale, m * scales.columns);
+  const bool copy_zero = has_zero_point && !is_direct(call.quantized->zero_point, m);
+  const std::int64_t scale_at = copy_scale ? staging.reserve(m * scales.columns * 4) : 0;
+  const std::int64_t zero_at = copy_zero ? staging.reserve(m * 4) : 0;
   staging.allocate(context);
 
   ApplyArguments a;
@@ -217,13 +218,8 @@ void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::
   a.y_dtype = call.y.dtype;
   a.y_stride = y_rows.stride;
   if (!x_rows.flat) {
-    auto* copy = staging.at<std::byte>(x_at);
-    for (std::int64_t row = 0; row < m; ++row) {
-      const std::int64_t offset = row_offset(call.x.shape, call.x.strides, row) * size_bytes(x_dtype);
-      std::memcpy(copy + row * x_row_bytes, static_cast<const std::byte*>(call.x.data) + offset,
-                  static_cast<std::size_t>(x_row_bytes));
-    }
-    a.x = copy;
+    copies.gather_rows(call.x, staging.at<std::byte>(x_at), context);
+    a.x = staging.at<std::byte>(x_at);
     a.x_stride = k;
   }
   if (!y_rows.flat) {
@@ -233,27 +229,33 @@ void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::
   if (call.bias.defined()) {
     a.bias = static_cast<const float*>(call.bias.data);
     if (convert_bias) {
-      read_bias(call.bias, staging.at<float>(bias_at), n);
+      copies.widen(call.bias, staging.at<float>(bias_at), n, context);
       a.bias = staging.at<float>(bias_at);
     }
   }
   if (call.quantized != nullptr) {
-    gather(call.quantized->scale, staging.at<float>(scale_at), m * scales.columns);
-    a.x_scale = staging.at<float>(scale_at);
     a.x_scale_columns = scales.columns;
-    if (!call.key->symmetric) {
-      gather(call.quantized->zero_point, staging.at<std::int32_t>(zero_at), m);
+    a.x_scale = static_cast<const float*>(call.quantized->scale.data);
+    if (copy_scale) {
+      copies.gather(call.quantized->scale, staging.at<float>(scale_at), m * scales.columns, context);
+      a.x_scale = staging.at<float>(scale_at);
+    }
+  }
+  if (has_zero_point) {
+    a.x_zero_point = static_cast<const std::int32_t*>(call.quantized->zero_point.data);
+    if (copy_zero) {
+      copies.gather(call.quantized->zero_point, staging.at<std::int32_t>(zero_at), m, context);
       a.x_zero_point = staging.at<std::int32_t>(zero_at);
     }
   }
   kernel.multiply(layer.config(), layer.packed(), a, context);
-  if (!y_rows.flat) {
-    for (std::int64_t row = 0; row < m; ++row) {
-      const std::int64_t offset = row_offset(call.y.shape, call.y.strides, row) * size_bytes(call.y.dtype);
-      std::memcpy(static_cast<std::byte*>(call.y.data) + offset, staging.at<std::byte>(y_at) + row * y_row_bytes,
-                  static_cast<std::size_t>(y_row_bytes));
-    }
-  }
+  if (!y_rows.flat) copies.scatter_rows(staging.at<std::byte>(y_at), call.y, context);
+}
+
+void check_context(const LinearKernel& kernel, const Layer& layer, const Context& context) {
+  if (context.device().kind == kernel.info().device) return;
+  fail(layer, std::string(kernel.name()) + " runs on " + std::string(name(kernel.info().device)) +
+                  ", the context is for " + std::string(name(context.device().kind)));
 }
 
 void check_owner(const LinearKernel& kernel, const Layer& layer) {
@@ -262,6 +264,14 @@ void check_owner(const LinearKernel& kernel, const Layer& layer) {
     fail(layer, "its weights were processed for " + std::string(layer.kernel()->name()) + ", not for " +
                     std::string(kernel.name()));
   }
+}
+
+std::unique_ptr<PackedWeights> pack_checked(const LinearKernel& kernel, const Layer& layer, const LayerWeights& weights,
+                                            Context& context) {
+  std::vector<std::vector<std::byte>> storage;
+  const bool may_be_remote = kernel.info().device == DeviceKind::kCuda;
+  const LayerWeights here = may_be_remote ? weights_on_host(weights, storage) : weights;
+  return kernel.pack(layer.config(), check_weights(layer.config(), here, layer.name()), context);
 }
 
 }  // namespace
@@ -273,7 +283,8 @@ void LinearKernel::process_weights_after_loading(Layer& layer, Context& context)
   if (const Support support = can_implement(layer.config_); !support) {
     fail(layer, std::string(name()) + " cannot implement it: " + support.reason());
   }
-  layer.packed_ = pack(layer.config_, check_weights(layer.config_, layer.weights_, layer.name_), context);
+  check_context(*this, layer, context);
+  layer.packed_ = pack_checked(*this, layer, layer.weights_, context);
   layer.kernel_ = this;
   layer.block_offset_k_ = layer.weights_.block_offset_k;
   layer.weights_ = {};
@@ -282,12 +293,14 @@ void LinearKernel::process_weights_after_loading(Layer& layer, Context& context)
 void LinearKernel::apply_weights(const Layer& layer, ConstTensorView x, ConstTensorView bias, TensorView y,
                                  Context& context) const {
   check_owner(*this, layer);
+  check_context(*this, layer, context);
   run(*this, layer, {x, nullptr, std::nullopt, bias, y}, layer.block_offset_k_, context);
 }
 
 void LinearKernel::apply_weights(const Layer& layer, const QuantizedActivation& x, ConstTensorView bias, TensorView y,
                                  Context& context) const {
   check_owner(*this, layer);
+  check_context(*this, layer, context);
   const std::optional<QuantKey> key = input_quant_key(layer.config());
   if (!key) fail(layer, std::string(name()) + " takes no quantized activations for this layer");
   if (*key != x.quant_key) fail(layer, "x is quantized as " + x.quant_key.text() + ", the layer takes " + key->text());
@@ -312,7 +325,8 @@ const PackedWeights& Layer::packed() const {
 
 void Layer::refill(LayerWeights weights, Context& context) {
   if (packed_ == nullptr) fail(*this, "its weights were not processed for a kernel yet");
-  packed_ = kernel_->pack(config_, check_weights(config_, weights, name_), context);
+  check_context(*kernel_, *this, context);
+  packed_ = pack_checked(*kernel_, *this, weights, context);
   block_offset_k_ = weights.block_offset_k;
 }
 

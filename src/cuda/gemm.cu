@@ -1,0 +1,299 @@
+// Checks, tensor maps, the choice of a plan and the launch of the GEMMs of gemm.hpp.
+#include "cuda/gemm.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <cstring>
+
+#include "cuda/gemm_kernels.hpp"
+#include "cuda/gemm_swap.cuh"
+#include "cuda/gemm_tile.cuh"
+
+namespace scaledmm::cuda {
+namespace {
+
+using Kernel = GemmPlan::Kernel;
+static_assert(sizeof(CUtensorMap) == sizeof(GemmWeights::maps[0]));
+
+constexpr int kSharedLimit = 232448;              // bytes a block may have on sm_90
+constexpr std::int64_t kMaxRows = INT_MAX - 128;  // rows of tiles are counted in int
+// Corrected INT8 sums stay inside int32 up to this K: 255 * 128 * K < 2^31.
+constexpr std::int64_t kMaxNarrowK = 65793;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+bool aligned(const void* pointer, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+EncodeTiled encode_tiled() {
+  static const EncodeTiled function = [] {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(address)
+                                                                         : nullptr;
+  }();
+  return function;
+}
+
+// columns and rows of elements, rows `pitch` bytes apart; boxes of 128 bytes by box_rows rows under the 128-byte
+// swizzle.
+cudaError_t encode_map(void* map, CUtensorMapDataType type, int element_bytes, const void* base, std::int64_t columns,
+                       std::int64_t rows, std::int64_t pitch, int box_rows, CUtensorMapL2promotion promotion) {
+  const EncodeTiled encode = encode_tiled();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  const cuuint64_t dims[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(pitch)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / element_bytes), static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const CUresult result =
+      encode(static_cast<CUtensorMap*>(map), type, 2, const_cast<void*>(base), dims, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t encode_codes(void* map, const void* base, std::int64_t k, std::int64_t rows, std::int64_t pitch,
+                         int box_rows) {
+  return encode_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, base, k, rows, pitch, box_rows,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+}
+
+// Rows of w a tile, at most `most`, that spread N over `ctas` in equal turns.
+int balanced_rows(std::int64_t n, std::int64_t ctas, int most) {
+  const std::int64_t turns = divide_up(n, most * ctas);
+  const std::int64_t rows = divide_up(divide_up(n, turns * ctas), 8) * 8;
+  return static_cast<int>(std::clamp<std::int64_t>(rows, 16, most));
+}
+
+const GemmFunction* functions(GemmType type) {
+  return type == GemmType::kInt8 ? gemm_functions_int8() : gemm_functions_fp8();
+}
+
+const GemmFunction* find_function(GemmType type, const GemmPlan& plan) {
+  const int rows = plan.kernel == Kernel::kSwap ? (plan.rows <= 64 ? 64 : 128) : plan.rows;
+  const int interval = type == GemmType::kInt8 ? 0 : plan.interval;
+  for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
+    if (f->kernel == plan.kernel && f->rows == rows && f->cols == plan.cols && f->interval == interval &&
+        f->turns == plan.turns) {
+      return f;
+    }
+  }
+  return nullptr;
+}
+
+// Ring of `bytes` of shared memory in stages of `boxes` blocks of 128 of K: the more, the longer the pieces of a row
+// that memory reads at once (16 x 28672 x 4096: 28.8 us with 4, 29.9 with 2).
+void size_ring(GemmPlan& plan, std::int64_t k, int boxes, int bytes) {
+  plan.boxes = boxes;
+  const auto stage = [&plan] { return plan.boxes * (plan.rows + plan.cols) * 128; };
+  while (plan.boxes > 2 && (3 * stage() > bytes || divide_up(k, 128 * plan.boxes) < plan.split)) plan.boxes /= 2;
+  plan.stages = std::clamp(bytes / stage(), 2, 16);
+}
+
+// Rows of w in a tile where two CTAs share it, or 0 where one CTA for each tile fills the SMs already. More than two do
+// not pay: 128 CTAs in clusters of four do not fit on the card at once.
+int rows_of_split(const GemmWeights& w, bool may_split) {
+  const int clusters = w.sm_count / 2;
+  if (!may_split || w.n > clusters * 128 || w.k < 1024) return 0;
+  return std::max(64, balanced_rows(w.n, clusters, 128));
+}
+
+GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_split) {
+  constexpr int kFullRing = 208 * 1024, kSmallRing = 104 * 1024;
+  GemmPlan plan{Kernel::kSwap, w.map_rows[1], 8, 1, 0, 0, false, interval};
+  while (plan.cols < m) plan.cols *= 2;
+  const std::int64_t bytes_per_sm = divide_up(w.n * w.k, w.sm_count);
+  const bool small = bytes_per_sm <= 160 * 1024;
+  if (m <= 8) {
+    // Small layers: a ring that leaves room for the next kernel's CTA, which then fetches its weights already.
+    size_ring(plan, w.k, plan.rows <= 40 && !small ? 8 : 4, small ? kSmallRing : kFullRing);
+    return plan;
+  }
+  if (m <= 16) {
+    // Low tiles would fetch x too often: x is a quarter of w's bytes with 64 rows.
+    const bool split = may_split && w.k >= 8192 && w.n <= w.sm_count / 2 * 64;
+    if (small || split) plan.rows = 64;
+    plan.split = split ? 2 : 1;
+    size_ring(plan, w.k, plan.rows <= 40 ? 8 : 4, kFullRing);
+    return plan;
+  }
+  if (const int rows = rows_of_split(w, may_split); rows > 0) {
+    plan.split = 2;
+    plan.rows = rows;
+    size_ring(plan, w.k, small ? 2 : 4, small && m <= 64 ? 132 * 1024 : kFullRing);
+    return plan;
+  }
+  if (w.n > w.sm_count * 64) {
+    plan.rows = w.map_rows[2];
+  } else if (small) {
+    plan.rows = 64;
+  }
+  size_ring(plan, w.k, 4, kFullRing);
+  return plan;
+}
+
+GemmPlan tile_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_split) {
+  const std::int64_t tiles = divide_up(m, 128) * divide_up(w.n, 128);
+  const bool split = may_split && tiles * 2 <= w.sm_count && w.k >= 4096;
+  return {Kernel::kTile, 128, 128, split ? 2 : 1, 6, 1, interval == 0 && tiles > w.sm_count, interval};
+}
+
+struct Launch {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2];
+
+  Launch(int blocks, int threads, int shared_bytes, int cluster, bool overlap, cudaStream_t stream) {
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    }
+    if (overlap) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+};
+
+GemmEpilogue make_epilogue(const GemmArguments& a) {
+  const GemmWeights& w = *a.weights;
+  const bool zero_points = w.type == GemmType::kInt8 && a.x_zero_point != nullptr;
+  return {.sx = a.x_scale,
+          .sw = a.w_scale,
+          .bias = a.bias,
+          .zx = zero_points ? a.x_zero_point : nullptr,
+          .column_sum = zero_points ? a.w_column_sum : nullptr,
+          .y = a.y,
+          .y_stride = a.y_stride,
+          .m = static_cast<int>(a.m),
+          .n = static_cast<int>(w.n),
+          .sx_step = a.x_scale_per_token ? 1 : 0,
+          .sw_step = a.w_scale_per_channel ? 1 : 0,
+          .zx_step = a.x_zero_point_per_token ? 1 : 0,
+          .y_type = a.y_type,
+          .wide = w.k > kMaxNarrowK};
+}
+
+cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFunction& f, cudaStream_t stream) {
+  const GemmWeights& w = *a.weights;
+  CUtensorMap map_w, map_x;
+  const int* known = std::find(w.map_rows, w.map_rows + 3, plan.rows);
+  if (known != w.map_rows + 3) {
+    std::memcpy(&map_w, w.maps[known - w.map_rows], sizeof map_w);
+  } else if (cudaError_t error = encode_codes(&map_w, w.codes, w.k, w.n, w.pitch, plan.rows); error != cudaSuccess) {
+    return error;
+  }
+  if (cudaError_t error = encode_codes(&map_x, a.x, w.k, a.m, a.x_pitch, plan.cols); error != cudaSuccess) return error;
+  SwapProblem p{make_epilogue(a)};
+  p.tiles = static_cast<int>(divide_up(w.n, plan.rows));
+  p.rows = plan.rows;
+  p.boxes = plan.boxes;
+  p.stages = plan.stages;
+  p.k_stages = static_cast<int>(divide_up(w.k, 128 * plan.boxes));
+  p.split = plan.split;
+  p.slack = std::max(0, (f.rows - plan.rows - plan.boxes * plan.cols) * 128);
+  const int ring = plan.stages * plan.boxes * (plan.rows + plan.cols) * 128 + p.slack;
+  const int partial = plan.split > 1 ? plan.cols * (f.rows + 4) * 4 : 0;
+  const int shared = 1024 + ring + 16 * plan.stages;
+  if (shared > kSharedLimit || partial > ring || p.k_stages < plan.split || plan.boxes % 2 != 0 || a.m > plan.cols) {
+    return cudaErrorInvalidValue;
+  }
+  const int blocks = plan.split > 1 ? p.tiles * plan.split : std::min(p.tiles, w.sm_count);
+  const Launch launch(blocks, 2 * f.rows + 32, shared, plan.split, a.overlap_previous, stream);
+  void* arguments[] = {&p, &map_w, &map_x};
+  return cudaLaunchKernelExC(&launch.config, f.function, arguments);
+}
+
+cudaError_t run_tile(const GemmArguments& a, const GemmPlan& plan, const GemmFunction& f, cudaStream_t stream) {
+  const GemmWeights& w = *a.weights;
+  CUtensorMap map_w, map_x, map_y{};
+  std::memcpy(&map_w, w.maps[0], sizeof map_w);
+  cudaError_t error = encode_codes(&map_x, a.x, w.k, a.m, a.x_pitch, 128);
+  if (error != cudaSuccess) return error;
+  TileProblem p{make_epilogue(a)};
+  p.tiles_m = static_cast<int>(divide_up(a.m, 128));
+  p.tiles_n = static_cast<int>(divide_up(w.n, 128));
+  p.k_units = static_cast<int>(divide_up(w.k, f.interval == 1 ? 256 : 128));
+  p.split = plan.split;
+  // The copy engine clips boxes at multiples of 16 bytes only: of other N it would write behind the row's end.
+  p.store_boxes =
+      plan.split == 1 && a.y_type != GemmOutput::kFloat32 && aligned(a.y, 16) && a.y_stride % 8 == 0 && w.n % 8 == 0;
+  if (p.store_boxes) {
+    error = encode_map(&map_y, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, a.y, w.n, a.m, 2 * a.y_stride, 64,
+                       CU_TENSOR_MAP_L2_PROMOTION_NONE);
+    if (error != cudaSuccess) return error;
+  }
+  const std::int64_t tiles = static_cast<std::int64_t>(p.tiles_m) * p.tiles_n;
+  if (p.k_units < plan.split || (plan.turns && plan.split > 1) || tiles > INT_MAX / 8) return cudaErrorInvalidValue;
+  const int blocks = plan.split > 1 ? static_cast<int>(tiles) * plan.split
+                                    : static_cast<int>(std::min<std::int64_t>(tiles, w.sm_count));
+  const Launch launch(blocks, 384, TileShape<0, false>::kSharedBytes, plan.split, a.overlap_previous, stream);
+  void* arguments[] = {&p, &map_x, &map_w, &map_y};
+  return cudaLaunchKernelExC(&launch.config, f.function, arguments);
+}
+
+bool valid(const GemmArguments& a) {
+  const GemmWeights& w = *a.weights;
+  const std::uintptr_t y_bytes = a.y_type == GemmOutput::kFloat32 ? 4 : 2;
+  return a.m >= 0 && a.m <= kMaxRows && a.x != nullptr && aligned(a.x, 16) && a.x_pitch % 16 == 0 && a.x_pitch >= w.k &&
+         a.x_scale != nullptr && a.w_scale != nullptr && a.y != nullptr && aligned(a.y, y_bytes) && a.y_stride >= w.n &&
+         (a.x_zero_point == nullptr || w.type != GemmType::kInt8 || a.w_column_sum != nullptr);
+}
+
+}  // namespace
+
+cudaError_t prepare_gemm_weights(GemmType type, const void* codes, std::int64_t n, std::int64_t k, std::int64_t pitch,
+                                 GemmWeights* weights) {
+  if (codes == nullptr || !aligned(codes, 16) || n < 1 || n > kMaxRows || k < 1 || k > INT_MAX - 1024 || pitch < k ||
+      pitch % 16 != 0 || (type == GemmType::kInt8 && k > kMaxInt8K)) {
+    return cudaErrorInvalidValue;
+  }
+  int device = 0, major = 0, minor = 0, sm_count = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  if (major != 9 || minor != 0) return cudaErrorInvalidDevice;
+  *weights = {type,  codes,    n,  k,
+              pitch, sm_count, {}, {128, balanced_rows(n, sm_count, 64), balanced_rows(n, sm_count, 128)}};
+  for (int i = 0; i < 3; ++i) {
+    error = encode_codes(weights->maps[i], codes, k, n, pitch, weights->map_rows[i]);
+    if (error != cudaSuccess) return error;
+  }
+  for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
+    error = cudaFuncSetAttribute(f->function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate, bool batch_invariant) {
+  const bool int8 = weights.type == GemmType::kInt8;
+  const int interval = int8 || accumulate == GemmAccumulate::kFast ? 0 : 1;
+  const bool may_split = int8 || !batch_invariant;
+  const bool few = m <= 64 || (m <= 128 && rows_of_split(weights, may_split) > 0);
+  return few ? swap_plan(weights, m, interval, may_split) : tile_plan(weights, m, interval, may_split);
+}
+
+cudaError_t run_gemm_plan(const GemmArguments& a, const GemmPlan& plan, cudaStream_t stream) {
+  if (!valid(a)) return cudaErrorInvalidValue;
+  if (a.m == 0) return cudaSuccess;
+  const GemmFunction* f = find_function(a.weights->type, plan);
+  if (f == nullptr) return cudaErrorInvalidValue;
+  return plan.kernel == Kernel::kSwap ? run_swap(a, plan, *f, stream) : run_tile(a, plan, *f, stream);
+}
+
+cudaError_t run_gemm(const GemmArguments& a, cudaStream_t stream) {
+  return run_gemm_plan(a, choose_gemm_plan(*a.weights, a.m, a.accumulate, a.batch_invariant), stream);
+}
+
+}  // namespace scaledmm::cuda

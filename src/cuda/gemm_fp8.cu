@@ -1,0 +1,34 @@
+// Instances of the GEMMs for e4m3 operands and f32 sums.
+#include "cuda/gemm_kernels.hpp"
+#include "cuda/gemm_swap.cuh"
+#include "cuda/gemm_tile.cuh"
+
+namespace scaledmm::cuda {
+namespace {
+
+constexpr auto kTile = GemmPlan::Kernel::kTile;
+constexpr auto kSwap = GemmPlan::Kernel::kSwap;
+
+template <int kInterval, bool kTurns>
+GemmFunction tile() {
+  return {kTile, 128, 128, kInterval, kTurns, reinterpret_cast<const void*>(&gemm_tile<float, kInterval, kTurns>)};
+}
+
+template <int kColumns, int kGroups, int kInterval>
+GemmFunction swap() {
+  return {kSwap,     64 * kGroups, kColumns,
+          kInterval, false,        reinterpret_cast<const void*>(&gemm_swap<float, kColumns, kGroups, kInterval == 1>)};
+}
+
+}  // namespace
+
+const GemmFunction* gemm_functions_fp8() {
+  static const GemmFunction functions[] = {
+      tile<1, false>(),  tile<0, false>(),  tile<0, true>(),   swap<8, 1, 1>(),   swap<8, 1, 0>(),
+      swap<16, 1, 1>(),  swap<16, 1, 0>(),  swap<32, 1, 1>(),  swap<32, 1, 0>(),  swap<32, 2, 1>(),
+      swap<32, 2, 0>(),  swap<64, 1, 1>(),  swap<64, 1, 0>(),  swap<64, 2, 1>(),  swap<64, 2, 0>(),
+      swap<128, 1, 1>(), swap<128, 1, 0>(), swap<128, 2, 1>(), swap<128, 2, 0>(), {kTile, 0, 0, 0, false, nullptr}};
+  return functions;
+}
+
+}  // namespace scaledmm::cuda

@@ -1,0 +1,40 @@
+// Instances of the GEMMs for int8 operands and int32 sums.
+#include "cuda/gemm_kernels.hpp"
+#include "cuda/gemm_swap.cuh"
+#include "cuda/gemm_tile.cuh"
+
+namespace scaledmm::cuda {
+namespace {
+
+constexpr auto kTile = GemmPlan::Kernel::kTile;
+constexpr auto kSwap = GemmPlan::Kernel::kSwap;
+
+template <bool kTurns>
+GemmFunction tile() {
+  return {kTile, 128, 128, 0, kTurns, reinterpret_cast<const void*>(&gemm_tile<std::int32_t, 0, kTurns>)};
+}
+
+template <int kColumns, int kGroups>
+GemmFunction swap() {
+  return {kSwap, 64 * kGroups, kColumns,
+          0,     false,        reinterpret_cast<const void*>(&gemm_swap<std::int32_t, kColumns, kGroups, false>)};
+}
+
+}  // namespace
+
+const GemmFunction* gemm_functions_int8() {
+  static const GemmFunction functions[] = {tile<false>(),
+                                           tile<true>(),
+                                           swap<8, 1>(),
+                                           swap<16, 1>(),
+                                           swap<32, 1>(),
+                                           swap<32, 2>(),
+                                           swap<64, 1>(),
+                                           swap<64, 2>(),
+                                           swap<128, 2>(),
+                                           swap<128, 1>(),
+                                           {kTile, 0, 0, 0, false, nullptr}};
+  return functions;
+}
+
+}  // namespace scaledmm::cuda

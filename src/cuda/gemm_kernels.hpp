@@ -1,0 +1,21 @@
+// The compiled instances of gemm_tile and gemm_swap, as launchable functions.
+#pragma once
+
+#include "cuda/gemm.hpp"
+
+namespace scaledmm::cuda {
+
+struct GemmFunction {
+  GemmPlan::Kernel kernel;
+  int rows;      // kTile: 128; kSwap: 64 or 128, the rows of w that its warpgroups multiply
+  int cols;      // kTile: 128; kSwap: rows of x
+  int interval;  // 0: accumulators run over all of K
+  bool turns;    // kTile: warpgroups take tiles in turn
+  const void* function;
+};
+
+// All instances of a type; a null function ends the list.
+const GemmFunction* gemm_functions_fp8();
+const GemmFunction* gemm_functions_int8();
+
+}  // namespace scaledmm::cuda

@@ -1,0 +1,326 @@
+// GEMM of few rows (M <= kColumns): w takes the 64-row side of the tensor core's instruction, x the narrow side, so
+// that almost nothing is computed for rows that do not exist and the time is that of reading w once.
+//   One persistent CTA an SM; a tile is `rows` rows of w, chosen so that the tiles fill all SMs evenly: the instruction
+//   always takes 64 rows a warpgroup, but only `rows` are fetched and the results of the rest are dropped. A producer
+//   warp keeps a ring of stages full across tiles; a stage is `boxes` blocks of 128 of K of both operands.
+// FP8 sums of 128 of K are added to f32 registers in the order of K (kPromote), as in gemm_tile: same bits.
+// split > 1: the CTAs of a cluster take equal runs of K of one tile and add them in order through distributed memory.
+#pragma once
+
+#include "cuda/gemm_epilogue.cuh"
+#include "cuda/sm90_async.cuh"
+#include "cuda/sm90_wgmma.cuh"
+
+namespace scaledmm::cuda {
+
+struct SwapProblem {
+  GemmEpilogue epilogue;
+  int tiles;     // of w
+  int rows;      // of w in a tile, a multiple of 8
+  int boxes;     // a stage, even
+  int stages;    // of the ring
+  int k_stages;  // stages that cover K
+  int split;
+  int slack;  // bytes behind the ring that the last box's missing rows are read from
+};
+
+template <typename Sum, int kColumns, int kGroups, bool kPromote>
+struct SwapKernel {
+  static constexpr int kConsumers = 128 * kGroups;
+  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kRowBytes = 128;
+  static constexpr int kCount = kColumns / 2;             // accumulators a thread
+  static constexpr int kPartialPitch = 64 * kGroups + 4;  // words; 4 spreads a fragment's columns over the banks
+  // Scales of the rows of x stay in registers where they are few.
+  static constexpr bool kHoldRowTerms = kColumns <= 64;
+  static constexpr int kRowTerms = kHoldRowTerms ? kColumns / 4 : 1;
+
+  struct Ring {
+    std::uint32_t base, barriers;
+    std::uint32_t stage_bytes;
+    int stages;
+    int stage = 0;
+    std::uint32_t parity = 0;
+
+    __device__ __forceinline__ std::uint32_t full() const { return barriers + 8 * stage; }
+    __device__ __forceinline__ std::uint32_t empty() const { return barriers + 8 * (stages + stage); }
+    __device__ __forceinline__ std::uint32_t address() const { return base + stage * stage_bytes; }
+    __device__ __forceinline__ void next() {
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  };
+
+  // The stages of one CTA in their order.
+  struct Walk {
+    int tile, k;
+    int tile_step, begin, end;
+
+    __device__ __forceinline__ void next() {
+      if (++k == end) {
+        k = begin;
+        tile += tile_step;
+      }
+    }
+  };
+
+  static __device__ __forceinline__ Walk walk(const SwapProblem& p, int rank) {
+    const int begin = rank * p.k_stages / p.split, end = (rank + 1) * p.k_stages / p.split;
+    return {static_cast<int>(blockIdx.x) / p.split, begin, static_cast<int>(gridDim.x) / p.split, begin, end};
+  }
+
+  static __device__ __forceinline__ void load_w(const SwapProblem& p, const Ring& ring, const CUtensorMap* map,
+                                                const Walk& at) {
+    sm90::arrive_expect_bytes(ring.full(), ring.stage_bytes);
+    for (int j = 0; j < p.boxes; ++j) {
+      sm90::load_box(ring.address() + j * p.rows * kRowBytes, map, ring.full(), (at.k * p.boxes + j) * kRowBytes,
+                     at.tile * p.rows, sm90::kEvictFirst);
+    }
+  }
+
+  static __device__ __forceinline__ void load_x(const SwapProblem& p, const Ring& ring, const CUtensorMap* map,
+                                                const Walk& at) {
+    const std::uint32_t x = ring.address() + p.boxes * p.rows * kRowBytes;
+    for (int j = 0; j < p.boxes; ++j) {
+      sm90::load_box(x + j * kColumns * kRowBytes, map, ring.full(), (at.k * p.boxes + j) * kRowBytes, 0,
+                     sm90::kEvictLast);
+    }
+  }
+
+  // Weights are fetched while the previous kernel still runs; x, which it may have written, after it.
+  static __device__ __forceinline__ void produce(const SwapProblem& p, const Ring& fresh, const CUtensorMap* map_w,
+                                                 const CUtensorMap* map_x, int rank) {
+    const Walk start = walk(p, rank);
+    Ring ring = fresh;
+    Walk at = start;
+    int filled = 0;
+    for (; filled < p.stages && at.tile < p.tiles; ++filled, ring.next(), at.next()) load_w(p, ring, map_w, at);
+    sm90::wait_for_previous_kernel();
+    ring = fresh;
+    at = start;
+    for (int i = 0; i < filled; ++i, ring.next(), at.next()) load_x(p, ring, map_x, at);
+    for (; at.tile < p.tiles; ring.next(), at.next()) {
+      sm90::wait_barrier(ring.empty(), ring.parity ^ 1);
+      load_w(p, ring, map_w, at);
+      load_x(p, ring, map_x, at);
+    }
+  }
+
+  static __device__ __forceinline__ void add_to(Sum (&total)[kCount], Sum (&d)[kCount]) {
+    sm90::pin(d);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) total[i] += d[i];
+  }
+
+  // d (+)= 64 rows of w by all of x, block `box` of the stage. Left open: the caller commits.
+  static __device__ __forceinline__ void multiply(const SwapProblem& p, const Ring& ring, Sum (&d)[kCount], int group,
+                                                  int box, int add) {
+    const std::uint32_t stage = ring.address();
+    const std::uint64_t a = sm90::matrix_descriptor(stage + (box * p.rows + group * 64) * kRowBytes);
+    const std::uint64_t b = sm90::matrix_descriptor(stage + (p.boxes * p.rows + box * kColumns) * kRowBytes);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sm90::wgmma(d, a + j * sm90::kNextK, b + j * sm90::kNextK, j == 0 ? add : 1);
+  }
+
+  // kPromote: kBlocks blocks of K in straight code, two accumulators in turn. (Left open across a loop, the compiler
+  // serialises the pipeline: C7514.)
+  template <int kBlocks>
+  static __device__ __forceinline__ void run_blocks(const SwapProblem& p, const Ring& ring, Sum (&sums)[kCount],
+                                                    int group, int box) {
+    Sum d[2][kCount];
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      sm90::pin(d[i % 2]);
+      sm90::wgmma_fence();
+      multiply(p, ring, d[i % 2], group, box + i, 0);
+      sm90::wgmma_commit();
+      if (i == 0) continue;
+      sm90::wgmma_wait<1>();
+      add_to(sums, d[(i + 1) % 2]);
+    }
+    sm90::wgmma_wait<0>();
+    add_to(sums, d[(kBlocks + 1) % 2]);
+  }
+
+  // Sums of one tile over this CTA's run of K.
+  static __device__ __forceinline__ void run_tile(const SwapProblem& p, Ring& ring, Sum (&sums)[kCount], int group,
+                                                  bool leader, int stages) {
+    // 288 threads have 168 registers each: too few for two accumulators of 64.
+    constexpr bool kOneAccumulator = kColumns == 128 && kGroups == 2;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sums[i] = 0;
+    for (int s = 0; s < stages; ++s) {
+      sm90::wait_barrier(ring.full(), ring.parity);
+      int box = 0;
+      if constexpr (kPromote && kOneAccumulator) {
+        for (; box < p.boxes; ++box) run_blocks<1>(p, ring, sums, group, box);
+      } else if constexpr (kPromote) {
+        for (; box + 4 <= p.boxes; box += 4) run_blocks<4>(p, ring, sums, group, box);
+        for (; box < p.boxes; box += 2) run_blocks<2>(p, ring, sums, group, box);
+      } else {
+        for (; box < p.boxes; box += 2) {
+          sm90::pin(sums);
+          sm90::wgmma_fence();
+          multiply(p, ring, sums, group, box, 1);
+          multiply(p, ring, sums, group, box + 1, 1);
+          sm90::wgmma_commit();
+          sm90::wgmma_wait<0>();
+          sm90::pin(sums);
+        }
+      }
+      if (leader) sm90::arrive(ring.empty());
+      ring.next();
+    }
+  }
+
+  template <bool kWide>
+  static __device__ __forceinline__ void store_tile(const SwapProblem& p, const Sum (&sums)[kCount],
+                                                    const RowTerms (&rows)[kRowTerms], const ColumnTerms (&columns)[2],
+                                                    int first, int local, int lane) {
+    const GemmEpilogue& e = p.epilogue;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = 8 * i + 2 * (lane % 4) + j;
+        const RowTerms terms = kHoldRowTerms ? rows[kHoldRowTerms ? 2 * i + j : 0] : row_terms(e, row);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int column = first + local + 8 * h;
+          if (row < e.m && local + 8 * h < p.rows && column < e.n) {
+            store_one(e, row, column, rescale<kWide>(sums[4 * i + 2 * h + j], terms, columns[h]));
+          }
+        }
+      }
+    }
+  }
+
+  // partial[row of x][row of w in the tile], where the ring was.
+  static __device__ __forceinline__ void write_partial(std::uint32_t partial, const Sum (&sums)[kCount], int local,
+                                                       int lane) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int row = 8 * i + 2 * (lane % 4) + j;
+          asm volatile("st.shared.b32 [%0], %1;" ::"r"(partial + (row * kPartialPitch + local + 8 * h) * 4),
+                       "r"(reinterpret_cast<const int&>(sums[4 * i + 2 * h + j]))
+                       : "memory");
+        }
+      }
+    }
+  }
+
+  // The rows of x that are this CTA's, summed over the cluster in the order of K.
+  static __device__ __forceinline__ void store_share(const SwapProblem& p, std::uint32_t partial, int rank) {
+    const GemmEpilogue& e = p.epilogue;
+    constexpr int kPieces = 16 * kGroups;  // of 4 columns in a row
+    const int local = 4 * (threadIdx.x % kPieces);
+    const int column = static_cast<int>(blockIdx.x) / p.split * p.rows + local;
+    if (local >= p.rows || column >= e.n) return;
+    ColumnTerms columns[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) columns[i] = column_terms(e, column + i);
+    constexpr int kTurn = kConsumers / kPieces, kBatch = 4;  // rows in flight: remote loads take some 200 ns
+    const int share = (e.m + p.split - 1) / p.split;
+    const int end = min((rank + 1) * share, e.m);
+    for (int row = rank * share + threadIdx.x / kPieces; row < end; row += kTurn * kBatch) {
+      Sum total[kBatch][4] = {};
+      for (int other = 0; other < p.split; ++other) {
+        uint4 words[kBatch];
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const int from = min(row + kTurn * b, end - 1);
+          words[b] = sm90::load_remote(partial + (from * kPartialPitch + local) * 4, other);
+        }
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) add_words(total[b], words[b]);
+      }
+      with_width<Sum>(e, [&](auto wide) {
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          if (row + kTurn * b >= end) break;
+          const RowTerms terms = row_terms(e, row + kTurn * b);
+          float value[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) value[i] = rescale<wide.value>(total[b][i], terms, columns[i]);
+          store_piece(e, row + kTurn * b, column, value);
+        }
+      });
+    }
+  }
+
+  static __device__ __forceinline__ void consume(const SwapProblem& p, Ring ring, int rank) {
+    const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+    const int local = 16 * (threadIdx.x / 32) + lane / 4;  // groups and warps are 64 and 16 rows apart
+    const bool leader = threadIdx.x % 128 == 0;
+    sm90::wait_for_previous_kernel();
+    RowTerms rows[kRowTerms];
+#pragma unroll
+    for (int i = 0; i < kRowTerms; ++i) {
+      rows[i] = row_terms(p.epilogue, 8 * (i / 2) + 2 * (lane % 4) + i % 2);
+    }
+    Walk at = walk(p, rank);
+    for (; at.tile < p.tiles; at.tile += at.tile_step) {
+      const int first = at.tile * p.rows;
+      // Fetched before the sums, so that the epilogue does not wait for them.
+      const ColumnTerms columns[2] = {column_terms(p.epilogue, first + local),
+                                      column_terms(p.epilogue, first + local + 8)};
+      Sum sums[kCount];
+      run_tile(p, ring, sums, group, leader, at.end - at.begin);
+      if (p.split > 1) {
+        sm90::sync_threads(1, kConsumers);  // every warpgroup has read the ring
+        write_partial(ring.base, sums, local, lane);
+        return;  // the cluster meets outside; it has one tile
+      }
+      with_width<Sum>(p.epilogue,
+                      [&](auto wide) { store_tile<wide.value>(p, sums, rows, columns, first, local, lane); });
+    }
+  }
+
+  static __device__ __forceinline__ void run(const SwapProblem& p, const CUtensorMap* map_w, const CUtensorMap* map_x) {
+    extern __shared__ char shared[];
+    const std::uint32_t base = (sm90::shared_address(shared) + 1023) & ~1023u;
+    const std::uint32_t stage_bytes = p.boxes * (p.rows + kColumns) * kRowBytes;
+    const Ring ring{base, base + p.stages * stage_bytes + p.slack, stage_bytes, p.stages};
+    const int rank = p.split > 1 ? static_cast<int>(sm90::cluster_rank()) : 0;
+    if (threadIdx.x == kConsumers) {
+      sm90::prefetch_map(map_w);
+      sm90::prefetch_map(map_x);
+      for (int s = 0; s < p.stages; ++s) {
+        sm90::init_barrier(ring.barriers + 8 * s, 1);
+        sm90::init_barrier(ring.barriers + 8 * (p.stages + s), kGroups);
+      }
+      sm90::fence_barrier_init();
+    }
+    __syncthreads();
+    sm90::launch_dependents();
+    if (threadIdx.x >= kConsumers) {
+      if (threadIdx.x == kConsumers) produce(p, ring, map_w, map_x, rank);
+      __syncwarp();
+    } else {
+      consume(p, ring, rank);
+    }
+    if (p.split > 1) {
+      sm90::sync_cluster();
+      if (threadIdx.x < kConsumers) store_share(p, base, rank);
+      __syncwarp();
+      sm90::sync_cluster();  // the others may still read this CTA's shared memory
+    }
+  }
+};
+
+template <typename Sum, int kColumns, int kGroups, bool kPromote>
+__global__ void __launch_bounds__(128 * kGroups + 32, 1)
+    gemm_swap(const __grid_constant__ SwapProblem problem, const __grid_constant__ CUtensorMap map_w,
+              const __grid_constant__ CUtensorMap map_x) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  SwapKernel<Sum, kColumns, kGroups, kPromote>::run(problem, &map_w, &map_x);
+#endif
+}
+
+}  // namespace scaledmm::cuda
