@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct ConvertCommand {
   std::string scale_dtype = "f32";
   std::uint64_t shard_megabytes = 5000;
   std::vector<std::string> ignore;
+  std::string calibration;
   bool json = false;
 };
 
@@ -77,6 +79,11 @@ int convert_checkpoint(const ConvertCommand& options) {
   convert_options.bf16_scales = options.scale_dtype == "bf16";
   convert_options.shard_bytes = options.shard_megabytes * 1'000'000;
   convert_options.ignore = options.ignore;
+  std::optional<Calibration> calibration;
+  if (!options.calibration.empty()) {
+    calibration = Calibration::load(options.calibration);
+    convert_options.calibration = &*calibration;
+  }
   std::vector<ConvertedLayer> layers;
   {
     Progress progress;
@@ -127,6 +134,9 @@ void add_convert(CLI::App& app, Command& command) {
   sub->add_option("--ignore", options->ignore, "Another layer to leave dense: its name, or re:PATTERN; repeatable")
       ->take_all()
       ->expected(1);
+  sub->add_option("--calibration", options->calibration,
+                  "Second moments of the layers' inputs (scaledmm::Calibration): codes are chosen so that their\n"
+                  "errors cancel in the outputs, instead of each being the nearest");
   sub->add_flag("--json", options->json, "One JSON document with the error of every layer");
   sub->footer(
       "\nThe head, embeddings, norms and routers stay dense. Other files are copied, except pickled weights. The "

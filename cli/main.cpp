@@ -30,7 +30,8 @@ constexpr const char* kFooter =
     "4 a file cannot be read or written, 5 a device failed. Data goes to standard output, errors to standard error.\n"
     "\n"
     "Environment: SCALEDMM_FORCE_KERNEL, SCALEDMM_DISABLED_KERNELS, SCALEDMM_BACKEND, SCALEDMM_MAX_ISA,\n"
-    "SCALEDMM_NUM_THREADS. Options of a subcommand win over them.";
+    "SCALEDMM_NUM_THREADS. Options of a subcommand win over them. SCALEDMM_VERBOSE=1: every choice of a kernel, on\n"
+    "standard error.";
 
 int fail(ExitCode code, std::string_view message) {
   std::fprintf(stderr, "scaledmm: %s\n", printable(message).c_str());
@@ -73,6 +74,7 @@ int run_main(int argc, char** argv) {
   add_verify(app, command);
   add_plan(app, command);
   add_explain(app, command);
+  add_rotate(app, command);
   add_convert(app, command);
   add_run(app, command);
   add_bench(app, command);

@@ -14,18 +14,30 @@ tools/python.sh
 .venv/bin/python examples/llama/prepare_model.py --out "$models/bf16"
 
 say "four quantized checkpoints"
-# A checkpoint is made anew when the model or the converter is another one.
-source_id="$(stat -c '%s %Y' "$models/bf16/model.safetensors") $(sha256sum <"$scaledmm")"
-for scheme in int8 fp8 fp8-channel fp8-block; do
-  folder="$models/$scheme"
-  if [ "$(cat "$folder/.source" 2>/dev/null)" = "$source_id" ]; then
-    echo "$folder is up to date"
-  else
-    rm -rf "$folder"
-    "$scaledmm" convert "$models/bf16" "$folder" --scheme "$scheme"
-    echo "$source_id" >"$folder/.source"
-  fi
-done
+# A checkpoint is made anew when the model or the converter is another one. FP8 is calibrated on another text than the
+# one that judges, INT8 made from the rotated model: docs/decisions/0001-perplexity-of-the-example.md. One kind of BLAS
+# kernel, so that the codes are the same on every machine.
+source_id="$(stat -c '%s %Y' "$models/bf16/model.safetensors") $(cat "$scaledmm" "$llama" | sha256sum)"
+is_current() { [ "$(cat "$models/$1/.source" 2>/dev/null)" = "$source_id" ] && echo "$models/$1 is up to date"; }
+make_current() { echo "$source_id" >"$models/$1/.source"; }
+fp8_schemes=()
+for scheme in fp8 fp8-channel fp8-block; do is_current "$scheme" || fp8_schemes+=("$scheme"); done
+if [ ${#fp8_schemes[@]} -gt 0 ]; then
+  OPENBLAS_CORETYPE=Haswell "$llama" calibrate "$models/bf16" --threads 2 --tokens 6144 \
+    --out "$models/calibration.safetensors"
+  for scheme in "${fp8_schemes[@]}"; do
+    rm -rf "${models:?}/$scheme"
+    "$scaledmm" convert "$models/bf16" "$models/$scheme" --scheme "$scheme" \
+      --calibration "$models/calibration.safetensors"
+    make_current "$scheme"
+  done
+fi
+if ! is_current int8; then
+  rm -rf "$models/rotated" "$models/int8"
+  "$scaledmm" rotate "$models/bf16" "$models/rotated"
+  "$scaledmm" convert "$models/rotated" "$models/int8" --scheme int8
+  make_current int8
+fi
 
 say "the plan of $models/int8: $scaledmm plan $models/int8 --dtype f32"
 "$scaledmm" plan "$models/int8" --dtype f32

@@ -33,7 +33,7 @@ Config read_config(const scaledmm::Checkpoint& checkpoint) {
     if (json.value("hidden_act", "silu") != "silu") refuse("hidden_act is not silu");
     if (!is_absent("rope_scaling")) refuse("rope_scaling is not supported");
     if (json.value("attention_bias", false) || json.value("mlp_bias", false)) refuse("biases are not supported");
-    if (!json.value("tie_word_embeddings", false)) refuse("a head that is not the embedding is not supported");
+    config.tied_head = json.value("tie_word_embeddings", false);
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());
   }

@@ -18,10 +18,11 @@ struct Config {
   std::int64_t max_positions = 0;
   double rope_theta = 10000;
   float rms_eps = 1e-5F;
+  bool tied_head = false;  // the head is the embedding
 };
 
 // Errors: scaledmm::CheckpointError for a missing key, sizes that do not fit together, and a model that this decoder
-// would run wrongly: biases, scaled RoPE, another activation, a head of its own.
+// would run wrongly: biases, scaled RoPE, another activation.
 Config read_config(const scaledmm::Checkpoint& checkpoint);
 
 }  // namespace llama

@@ -59,6 +59,43 @@ Evaluation evaluate(Model& model, std::span<const std::int32_t> text, std::int64
   return result;
 }
 
+double divergence(Model& reference, Model& model, std::span<const std::int32_t> text, std::int64_t window,
+                  scaledmm::Context& context) {
+  if (window < 2 || text.size() < 2) throw scaledmm::InvalidArgument("there is no token to predict");
+  const std::int64_t vocabulary = model.config().vocabulary;
+  const auto size = static_cast<std::int64_t>(text.size());
+  KvCache reference_cache(reference.config(), window), cache(model.config(), window);
+  std::vector<float> expected(static_cast<std::size_t>(kHeadRows * vocabulary)), logits(expected.size());
+  std::vector<double> divergences;
+  for (std::int64_t begin = 0; begin + 1 < size; begin += window) {
+    const auto tokens =
+        text.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(window, size - begin)));
+    reference_cache.clear();
+    cache.clear();
+    const float* expected_hidden = reference.forward(tokens, reference_cache);
+    const float* hidden = model.forward(tokens, cache);
+    const auto predicted = static_cast<std::int64_t>(tokens.size()) - 1;
+    for (std::int64_t row = 0; row < predicted; row += kHeadRows) {
+      const std::int64_t rows = std::min(kHeadRows, predicted - row);
+      reference.head(expected_hidden + row * reference.config().hidden, rows, expected.data());
+      model.head(hidden + row * model.config().hidden, rows, logits.data());
+      const std::size_t first = divergences.size();
+      divergences.resize(first + static_cast<std::size_t>(rows));
+      context.parallel(rows, [&](std::int64_t i) {
+        const float *p = expected.data() + i * vocabulary, *q = logits.data() + i * vocabulary;
+        const double p_sum = summarize(p, vocabulary).log_sum_exp, q_sum = summarize(q, vocabulary).log_sum_exp;
+        double sum = 0;
+        for (std::int64_t token = 0; token < vocabulary; ++token) {
+          const double log_p = p[token] - p_sum;
+          if (log_p > -30) sum += std::exp(log_p) * (log_p - (q[token] - q_sum));
+        }
+        divergences[first + static_cast<std::size_t>(i)] = sum;
+      });
+    }
+  }
+  return std::accumulate(divergences.begin(), divergences.end(), 0.0) / static_cast<double>(divergences.size());
+}
+
 double agreement(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   if (a.size() != b.size() || a.empty()) {
     throw scaledmm::InvalidArgument("top-1 tokens of " + std::to_string(a.size()) + " and " + std::to_string(b.size()) +

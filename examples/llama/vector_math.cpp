@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-// x86-64-v1, AVX2 with FMA, AVX-512.
-#define LLAMA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+// x86-64-v1, AVX2 with FMA. No AVX-512: sums in another order would calibrate other codes there.
+#define LLAMA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
 #define LLAMA_INLINE static inline __attribute__((always_inline))
 
 namespace llama {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "scaledmm/calibration.hpp"
 #include "scaledmm/linear.hpp"
 #include "scaledmm/registry.hpp"
 #include "scaledmm/scheme.hpp"
@@ -19,31 +20,31 @@ namespace scaledmm {
 // A tensor of a safetensors file.
 struct StoredTensor {
   std::string name;
-  std::string stored_dtype;          // the container's spelling: "F8_E4M3"
-  std::optional<DType> dtype;        // ours; nothing for types that linear layers never use (BOOL, I64, ...)
+  std::string stored_dtype;    // the container's spelling: "F8_E4M3"
+  std::optional<DType> dtype;  // ours; nothing for types that linear layers never use (BOOL, I64, ...)
   Shape shape;
   std::uint64_t size_bytes = 0;
   std::filesystem::path file;
 };
 
 struct CheckpointOptions {
-  bool use_mmap = true;              // false: read tensors into memory (a file that may be truncated while it is open)
-  bool follow_symlinks = true;       // shard files that are links, as in a hub cache
-  bool lenient = false;              // a module whose tensors contradict the config is left out with a warning
+  bool use_mmap = true;         // false: read tensors into memory (a file that may be truncated while it is open)
+  bool follow_symlinks = true;  // shard files that are links, as in a hub cache
+  bool lenient = false;         // a module whose tensors contradict the config is left out with a warning
   // Model's activation dtype; nothing: config.json's dtype / torch_dtype, else bf16.
   std::optional<DType> input_dtype;
-  std::optional<DType> out_dtype;    // nothing: as input_dtype
+  std::optional<DType> out_dtype;  // nothing: as input_dtype
 };
 
 // A linear layer as the checkpoint describes it.
 struct LayerRecord {
-  std::string name;                  // "model.layers.0.self_attn.q_proj"
-  bool quantized = false;            // false: dense (bf16, f16 or f32 weights), passed through
-  std::string scheme;                // scheme_name(config), or "dense"
-  LayerConfig config;                // quantized layers
+  std::string name;        // "model.layers.0.self_attn.q_proj"
+  bool quantized = false;  // false: dense (bf16, f16 or f32 weights), passed through
+  std::string scheme;      // scheme_name(config), or "dense"
+  LayerConfig config;      // quantized layers
   std::int64_t n = 0;
   std::int64_t k = 0;
-  std::string format;                // the dialect: "compressed-tensors int-quantized", "fp8", ...
+  std::string format;  // the dialect: "compressed-tensors int-quantized", "fp8", ...
   // Names of the layer's tensors; empty where there is none.
   std::string weight;
   std::string weight_scale;
@@ -58,14 +59,16 @@ struct LayerRecord {
 // A checkpoint folder. Opening reads headers and config only; tensor bytes are mapped and read when asked for.
 class Checkpoint {
  public:
-  // Errors: CheckpointError (file and tensor named), Unsupported (a recognised format that is not W8A8 or W8A16), IoError.
+  // Errors: CheckpointError (file and tensor named), Unsupported (a recognised format that is not W8A8 or W8A16),
+  // IoError.
   static Checkpoint open(const std::filesystem::path& directory, const CheckpointOptions& options = {});
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
   const std::filesystem::path& directory() const;
-  // config.json's text; quantization method after normalisation ("compressed-tensors", "fp8", ...; empty: not quantized).
+  // config.json's text; quantization method after normalisation ("compressed-tensors", "fp8", ...; empty: not
+  // quantized).
   const std::string& config_json() const;
   const std::string& quant_method() const;
   DType model_dtype() const;
@@ -97,7 +100,7 @@ class Checkpoint {
 
 struct LinearOptions {
   SelectOptions select;
-  std::optional<Device> device;      // nothing: this_cpu()
+  std::optional<Device> device;  // nothing: this_cpu()
   Threading threading;
 };
 
@@ -107,8 +110,8 @@ class Linear {
   // Loads, selects and packs. The checkpoint may be closed afterwards.
   // Errors: CheckpointError, Unsupported (dense layer; no kernel, with every reason), InvalidArgument.
   static Linear load(const Checkpoint& checkpoint, std::string_view layer, const LinearOptions& options = {});
-  // Several layers of one scheme with the same input as one layer, outputs side by side (q, k, v; gate, up). Each part keeps
-  // its own scales: per-tensor scales become per channel, block parts must fill their blocks except the last.
+  // Several layers of one scheme with the same input as one layer, outputs side by side (q, k, v; gate, up). Each part
+  // keeps its own scales: per-tensor scales become per channel, block parts must fill their blocks except the last.
   static Linear load_fused(const Checkpoint& checkpoint, const std::vector<std::string>& layers,
                            const LinearOptions& options = {});
   // A layer given by its tensors; they may be freed afterwards. bias [N] f32, bf16 or f16, or undefined.
@@ -141,9 +144,12 @@ enum class ConvertScheme : std::uint8_t { kInt8Channel, kFp8Tensor, kFp8Channel,
 
 struct ConvertOptions {
   ConvertScheme scheme = ConvertScheme::kInt8Channel;
-  bool bf16_scales = false;                  // scales in bf16 (rounded first, then used to quantize); default f32
-  std::uint64_t shard_bytes = 5'000'000'000; // a file is closed when the next tensor would pass this
-  std::vector<std::string> ignore;           // more layers to leave dense: full names or "re:" patterns
+  bool bf16_scales = false;                   // scales in bf16 (rounded first, then used to quantize); default f32
+  std::uint64_t shard_bytes = 5'000'000'000;  // a file is closed when the next tensor would pass this
+  std::vector<std::string> ignore;            // more layers to leave dense: full names or "re:" patterns
+  // Inputs of every quantized layer over a calibration text: codes are then chosen so that their errors cancel in the
+  // layer's output (GPTQ) instead of each being the nearest. nullptr: the nearest.
+  const Calibration* calibration = nullptr;
   std::function<void(std::size_t done, std::size_t total, std::string_view layer)> progress;
 };
 
@@ -155,12 +161,12 @@ struct ConvertedLayer {
   std::int64_t saturated = 0;
 };
 
-// Writes a dense checkpoint as a quantized one: int8 per channel and FP8 per channel as compressed-tensors, FP8 per tensor and
-// FP8 128x128 block as quant_method fp8. lm_head, embeddings, norms and routers stay dense. Everything is written under
-// a temporary name beside `destination` and renamed at the end; nothing is left behind on an error.
-// Errors: CheckpointError (also for a weight that is not finite, with file, tensor and position), IoError, Unsupported (a
-// source that is quantized already, or has nothing to quantize), InvalidArgument (a destination that exists, an ignore
-// entry that matches no layer).
+// Writes a dense checkpoint as a quantized one: int8 per channel and FP8 per channel as compressed-tensors, FP8 per
+// tensor and FP8 128x128 block as quant_method fp8. lm_head, embeddings, norms and routers stay dense. Everything is
+// written under a temporary name beside `destination` and renamed at the end; nothing is left behind on an error.
+// Errors: CheckpointError (also for a weight that is not finite, with file, tensor and position), IoError, Unsupported
+// (a source that is quantized already, or has nothing to quantize), InvalidArgument (a destination that exists, an
+// ignore entry that matches no layer, a calibration without a layer that is quantized or with another K).
 std::vector<ConvertedLayer> convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                                     const ConvertOptions& options);
 

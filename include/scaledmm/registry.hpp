@@ -1,6 +1,7 @@
 // The list of kernels, and the choice among them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,9 +55,14 @@ struct Selection {
   std::string error() const;
 };
 
-// All candidates with their answers. Never throws for "nothing fits". A forced kernel stands alone in `kernel`, or nobody
-// does. Errors: InvalidArgument for an unknown kernel name in force or disabled.
+// All candidates with their answers. Never throws for "nothing fits". A forced kernel stands alone in `kernel`, or
+// nobody does. Errors: InvalidArgument for an unknown kernel name in force or disabled.
 Selection explain(const LayerConfig& config, const Device& device, const SelectOptions& options = {});
+
+// Where select() tells what it chose and why not another, a line for each choice. Nothing: SCALEDMM_VERBOSE=1 sends it
+// to standard error. A function wins over the environment, an empty one silences.
+using SelectionLog = std::function<void(const std::string& line)>;
+void set_verbose(std::optional<SelectionLog> log);
 
 // The first kernel that fits, or the forced one. Errors: Unsupported with every reason.
 const LinearKernel& select(const LayerConfig& config, const Device& device, const SelectOptions& options = {});

@@ -4,15 +4,17 @@
 #include <exception>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "formats/atomic_file.hpp"
 #include "formats/converted_weight.hpp"
+#include "formats/other_files.hpp"
 #include "formats/quote.hpp"
 #include "formats/safetensors_writer.hpp"
 #include "formats/shard_index.hpp"
@@ -62,7 +64,12 @@ class Converter {
  private:
   void choose_layers();
   void plan_shards();
-  void quantize(Item& item) const;
+  void check_calibration(const LayerRecord& layer) const;
+  ErrorCompensation compensation(const Item& item) const;
+  // Codes, scales and the report of layers that read one calibrated input, or of any one layer. An error stays in the
+  // item, and ends the work.
+  void quantize(std::span<Item* const> items) const;
+  std::vector<std::vector<Item*>> tasks_of(const Shard& shard);
   void quantize_shard(const Shard& shard);
   // Rethrows what quantize() threw, with the file and the tensor.
   [[noreturn]] void fail(const Item& item) const;
@@ -113,6 +120,7 @@ void Converter::choose_layers() {
     }
     item_by_weight_[layer.weight] = items_.size();
     items_.emplace_back().layer = &layer;
+    check_calibration(layer);
   }
   for (std::size_t i = 0; i < options_.ignore.size(); ++i) {
     if (!used.contains(i)) throw InvalidArgument("ignore entry " + quote(options_.ignore[i]) + " matches no layer");
@@ -142,10 +150,38 @@ Item* Converter::item_of(const std::string& tensor) {
   return found == item_by_weight_.end() ? nullptr : &items_[found->second];
 }
 
-void Converter::quantize(Item& item) const {
-  const ConstTensorView w = source_.tensor(item.layer->weight);
-  item.weight = convert_weight(w, storage_, options_.bf16_scales);
-  item.report = compare_weight(item.layer->name, w, storage_, item.weight);
+void Converter::check_calibration(const LayerRecord& layer) const {
+  if (options_.calibration == nullptr) return;
+  const std::string_view input = options_.calibration->input_of(layer.name);
+  if (input.empty()) throw InvalidArgument("the calibration has no input of layer " + quote(layer.name));
+  if (const std::int64_t k = options_.calibration->size(input); k != layer.k) {
+    throw InvalidArgument("the calibrated input of layer " + quote(layer.name) + " has K = " + std::to_string(k) +
+                          ", its weight " + std::to_string(layer.k));
+  }
+}
+
+ErrorCompensation Converter::compensation(const Item& item) const {
+  const std::string_view input = options_.calibration->input_of(item.layer->name);
+  try {
+    return prepare_compensation(options_.calibration->gram(input), item.layer->k);
+  } catch (const InvalidArgument& error) {
+    throw CheckpointError("calibrated input " + quote(input) + ": " + error.what());
+  }
+}
+
+void Converter::quantize(std::span<Item* const> items) const {
+  std::optional<ErrorCompensation> inputs;
+  for (Item* item : items) {
+    try {
+      if (options_.calibration != nullptr && !inputs) inputs = compensation(*item);
+      const ConstTensorView w = source_.tensor(item->layer->weight);
+      item->weight = convert_weight(w, storage_, options_.bf16_scales, inputs ? &*inputs : nullptr);
+      item->report = compare_weight(item->layer->name, w, storage_, item->weight);
+    } catch (...) {
+      item->error = std::current_exception();
+      return;
+    }
+  }
 }
 
 void Converter::fail(const Item& item) const {
@@ -159,31 +195,38 @@ void Converter::fail(const Item& item) const {
   }
 }
 
-void Converter::quantize_shard(const Shard& shard) {
-  std::vector<Item*> items;
+std::vector<std::vector<Item*>> Converter::tasks_of(const Shard& shard) {
+  std::vector<std::vector<Item*>> tasks;
+  std::map<std::string_view, std::size_t> by_input;
   for (const std::string& tensor : shard.tensors) {
-    if (Item* item = item_of(tensor); item != nullptr) items.push_back(item);
+    Item* item = item_of(tensor);
+    if (item == nullptr) continue;
+    const std::string_view input = options_.calibration == nullptr ? std::string_view(item->layer->name)
+                                                                   : options_.calibration->input_of(item->layer->name);
+    const auto [at, is_new] = by_input.try_emplace(input, tasks.size());
+    if (is_new) tasks.emplace_back();
+    tasks[at->second].push_back(item);
   }
+  return tasks;
+}
+
+void Converter::quantize_shard(const Shard& shard) {
+  const std::vector<std::vector<Item*>> tasks = tasks_of(shard);
   const std::size_t batch = static_cast<std::size_t>(context_.threads()) * 4;
   std::uint64_t kept = 0;
-  for (std::size_t begin = 0; begin < items.size(); begin += batch) {
-    const std::size_t end = std::min(items.size(), begin + batch);
-    context_.parallel(static_cast<std::int64_t>(end - begin), [&](std::int64_t task) {
-      Item& item = *items[begin + static_cast<std::size_t>(task)];
-      try {
-        quantize(item);
-      } catch (...) {
-        item.error = std::current_exception();
-      }
-    });
+  for (std::size_t begin = 0; begin < tasks.size(); begin += batch) {
+    const std::size_t end = std::min(tasks.size(), begin + batch);
+    context_.parallel(static_cast<std::int64_t>(end - begin),
+                      [&](std::int64_t task) { quantize(tasks[begin + static_cast<std::size_t>(task)]); });
     for (std::size_t i = begin; i < end; ++i) {
-      Item& item = *items[i];
-      if (item.error != nullptr) fail(item);
-      if (kept + item.weight.bytes.size() > kKeptCodeBytes) std::vector<std::uint8_t>().swap(item.weight.bytes);
-      kept += item.weight.bytes.size();
+      for (Item* item : tasks[i]) {
+        if (item->error != nullptr) fail(*item);
+        if (kept + item->weight.bytes.size() > kKeptCodeBytes) std::vector<std::uint8_t>().swap(item->weight.bytes);
+        kept += item->weight.bytes.size();
+      }
+      done_ += tasks[i].size();
     }
-    done_ += end - begin;
-    if (options_.progress) options_.progress(done_, items_.size(), items[end - 1]->layer->name);
+    if (options_.progress) options_.progress(done_, items_.size(), tasks[end - 1].back()->layer->name);
   }
 }
 
@@ -213,7 +256,7 @@ void Converter::write_shard(const fs::path& file, const Shard& shard) {
     if (const auto scale = scales.find(tensor.name); scale != scales.end()) {
       writer.write(tensor.name, scale_bytes(scale->second->weight));
     } else if (Item* item = item_of(tensor.name); item != nullptr) {
-      if (item->weight.bytes.empty()) quantize(*item);
+      if (item->weight.bytes.empty()) quantize(std::span(&item, 1));
       writer.write(tensor.name, std::as_bytes(std::span(item->weight.bytes)));
       std::vector<std::uint8_t>().swap(item->weight.bytes);
     } else {
@@ -247,26 +290,6 @@ std::vector<ConvertedLayer> Converter::reports() const {
   std::vector<ConvertedLayer> reports;
   for (const Item& item : items_) reports.push_back(item.report);
   return reports;
-}
-
-// What is written anew, and weights in whatever container.
-bool is_left_behind(const fs::path& file) {
-  static const std::set<std::string> kWeights = {".safetensors", ".bin", ".pt",   ".pth",     ".ckpt",
-                                                 ".gguf",        ".h5",  ".onnx", ".msgpack", ".tflite"};
-  const std::string name = file.filename().string();
-  return name == "config.json" || name.ends_with(".index.json") || kWeights.contains(file.extension().string());
-}
-
-void copy_other_files(const fs::path& source, const fs::path& destination) {
-  std::error_code error;
-  for (fs::directory_iterator at(source, error), end; !error && at != end; at.increment(error)) {
-    const fs::path& file = at->path();
-    std::error_code copied;
-    if (is_left_behind(file) || fs::is_directory(file, copied)) continue;
-    fs::copy_file(file, destination / file.filename(), copied);
-    if (copied) throw IoError(escape(file.string()) + ": cannot be copied: " + copied.message());
-  }
-  if (error) throw IoError(escape(source.string()) + ": cannot be listed: " + error.message());
 }
 
 // What was written must read back as sound and as quantized as it was meant to be.

@@ -6,35 +6,20 @@
 #include <vector>
 
 #include "numerics/formats.hpp"
-#include "numerics/fp8_scale.hpp"
-#include "numerics/int8.hpp"
+#include "numerics/weight_scale.hpp"
 
 namespace scaledmm {
 namespace {
 
-// Where the scales of row n begin, and how many columns one of them covers.
-struct ScaleRow {
-  const float* scales;
-  std::int64_t columns;
-};
-
-ScaleRow scale_row(const QuantizedWeight& weight, GroupShape group, std::int64_t n) {
-  const std::int64_t row = group.is_block() ? n / group.row : group.is_per_channel() ? n : 0;
-  return {weight.scales.data() + row * weight.scale_columns, group.is_block() ? group.col : weight.k};
-}
-
-std::uint8_t encode(float value, float scale, DType dtype) {
-  if (dtype == DType::kInt8) return static_cast<std::uint8_t>(quantize_int8(value, static_symmetric_int8(scale)));
-  return quantize_fp8(value, Fp8Scale{scale, 1.0f / scale, true, false}, dtype);
-}
-
-std::array<float, 256> code_values(DType dtype) {
-  if (dtype != DType::kInt8) return fp8_values(dtype);
-  std::array<float, 256> values{};
-  for (int code = 0; code < 256; ++code) {
-    values[static_cast<std::size_t>(code)] = static_cast<float>(static_cast<std::int8_t>(code));
+// Raises block scales to the largest one times a power of two: a code of a block then means what it would mean under
+// one scale for the tensor. docs/decisions/0001.
+void share_mantissa(std::vector<float>& scales) {
+  const float largest = *std::ranges::max_element(scales);
+  for (float& scale : scales) {
+    float raised = largest;
+    while (raised * 0.5f >= scale) raised *= 0.5f;
+    scale = raised;
   }
-  return values;
 }
 
 void load_row(ConstTensorView w, std::int64_t n, std::vector<float>& row) {
@@ -46,10 +31,32 @@ void load_row(ConstTensorView w, std::int64_t n, std::vector<float>& row) {
 
 }  // namespace
 
-QuantizedWeight convert_weight(ConstTensorView w, const ConvertedStorage& storage, bool bf16_scales) {
+ScaleRow scale_row(const QuantizedWeight& weight, GroupShape group, std::int64_t n) {
+  const std::int64_t row = group.is_block() ? n / group.row : group.is_per_channel() ? n : 0;
+  return {weight.scales.data() + row * weight.scale_columns, group.is_block() ? group.col : weight.k};
+}
+
+std::array<float, 256> code_values(DType dtype) {
+  if (dtype != DType::kInt8) return fp8_values(dtype);
+  std::array<float, 256> values{};
+  for (int code = 0; code < 256; ++code) {
+    values[static_cast<std::size_t>(code)] = static_cast<float>(static_cast<std::int8_t>(code));
+  }
+  return values;
+}
+
+QuantizedWeight convert_weight(ConstTensorView w, const ConvertedStorage& storage, bool bf16_scales,
+                               const ErrorCompensation* inputs) {
   QuantizedWeight weight = quantize_weight(w, storage.dtype, storage.group);
+  if (inputs != nullptr && storage.group.is_block()) share_mantissa(weight.scales);
+  if (bf16_scales) {
+    for (float& scale : weight.scales) scale = bf16_to_f32(f32_to_bf16(scale));
+  }
+  if (inputs != nullptr) {
+    round_with_compensation(w, storage.group, *inputs, weight);
+    return weight;
+  }
   if (!bf16_scales) return weight;
-  for (float& scale : weight.scales) scale = bf16_to_f32(f32_to_bf16(scale));
   std::vector<float> row(static_cast<std::size_t>(weight.k));
   for (std::int64_t n = 0; n < weight.n; ++n) {
     load_row(w, n, row);
@@ -57,7 +64,7 @@ QuantizedWeight convert_weight(ConstTensorView w, const ConvertedStorage& storag
     std::uint8_t* const codes = weight.bytes.data() + n * weight.k;
     for (std::int64_t k = 0; k < weight.k; ++k) {
       const float scale = scales.scales[k / scales.columns];
-      if (scale != 0.0f) codes[k] = encode(row[static_cast<std::size_t>(k)], scale, weight.dtype);
+      if (scale != 0.0f) codes[k] = quantize_weight_value(row[static_cast<std::size_t>(k)], scale, weight.dtype);
     }
   }
   return weight;

@@ -6,6 +6,7 @@
 #include "formats/value_checks.hpp"
 #include "numerics/formats.hpp"
 #include "scaledmm/checkpoint.hpp"
+#include "scaledmm/device_memory.hpp"
 #include "scaledmm/error.hpp"
 
 namespace scaledmm {
@@ -164,13 +165,17 @@ struct Linear::Impl {
   const LinearKernel* kernel = nullptr;
   std::optional<Layer> layer;
   std::vector<float> bias;
+  DeviceBuffer bias_on_gpu;
   std::vector<std::string> warnings;
 
   void process(LayerConfig config, LayerWeights weights, std::string name, const LinearOptions& options) {
-    kernel = &select(config, options.device ? *options.device : this_cpu(), options.select);
+    const Device& device = options.device ? *options.device : this_cpu();
+    kernel = &select(config, device, options.select);
     layer.emplace(std::move(config), std::move(weights), std::move(name));
-    Context context(options.threading);
+    Context context(device, options.threading);
     kernel->process_weights_after_loading(*layer, context);
+    if (device.kind == DeviceKind::kCpu || bias.empty()) return;
+    bias_on_gpu = DeviceBuffer(device, bias.data(), static_cast<std::int64_t>(bias.size() * sizeof(float)));
   }
 };
 
@@ -231,7 +236,9 @@ ConstTensorView Linear::bias() const {
 }
 
 void Linear::apply(ConstTensorView x, TensorView y, Context& context) const {
-  impl_->kernel->apply_weights(*impl_->layer, x, bias(), y, context);
+  ConstTensorView b = bias();
+  if (impl_->bias_on_gpu.data() != nullptr) b.data = impl_->bias_on_gpu.data();
+  impl_->kernel->apply_weights(*impl_->layer, x, b, y, context);
 }
 
 }  // namespace scaledmm

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <mutex>
+#include <utility>
 
 #include "device/environment.hpp"
 #include "kernels/kernel_list.hpp"
@@ -88,6 +91,30 @@ const LinearKernel* first_ok(const Selection& selection, const std::optional<std
   return nullptr;
 }
 
+std::mutex verbose_mutex;
+std::optional<SelectionLog> verbose_log;
+
+// Empty: nobody listens.
+SelectionLog selection_log() {
+  const std::lock_guard lock(verbose_mutex);
+  if (verbose_log) return *verbose_log;
+  const std::optional<std::string> verbose = environment_variable("SCALEDMM_VERBOSE");
+  if (!verbose || *verbose == "0") return {};
+  return [](const std::string& line) { std::fprintf(stderr, "scaledmm: %s\n", line.c_str()); };
+}
+
+// "w8a8 int8 ... [4096, 4096]: int8_w8a8_avx2; not int8_w8a8_amx: the CPU has no AMX"
+std::string line_of(const Selection& selection) {
+  const auto [n, k] = weight_shape(selection.config);
+  std::string line = scheme_name(selection.config) + " [" + std::to_string(n) + ", " + std::to_string(k) +
+                     "]: " + std::string(selection.kernel->name());
+  for (const Candidate& candidate : selection.candidates) {
+    if (candidate.kernel == selection.kernel) break;
+    if (!candidate.ok) line += "; not " + std::string(candidate.kernel->name()) + ": " + candidate.reason;
+  }
+  return line;
+}
+
 }  // namespace
 
 std::span<const LinearKernel* const> kernels() {
@@ -151,7 +178,13 @@ Selection explain(const LayerConfig& config, const Device& device, const SelectO
 const LinearKernel& select(const LayerConfig& config, const Device& device, const SelectOptions& options) {
   const Selection selection = explain(config, device, options);
   if (selection.kernel == nullptr) throw Unsupported(selection.error());
+  if (const SelectionLog log = selection_log()) log(line_of(selection));
   return *selection.kernel;
+}
+
+void set_verbose(std::optional<SelectionLog> log) {
+  const std::lock_guard lock(verbose_mutex);
+  verbose_log = std::move(log);
 }
 
 }  // namespace scaledmm

@@ -1,0 +1,29 @@
+// Rotating a dense model so that it quantizes better.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string_view>
+
+namespace scaledmm {
+
+struct RotateOptions {
+  std::uint64_t seed = 0;  // of the signs in the rotation
+  std::function<void(std::size_t done, std::size_t total, std::string_view tensor)> progress;
+};
+
+// Writes a dense Llama-like checkpoint (model types llama, mistral, qwen2, qwen3) as another that computes the same:
+// the gains of the norms go into the layers behind them, and an orthogonal matrix Q is folded into everything that
+// writes or reads the residual stream, so that no channel of it stands out; R does the same for values, in each head. A
+// head tied to the embedding becomes a tensor of its own, since the last norm's gain is only in the one. Ashkboos et
+// al., QuaRot (2024). Q = diag(signs) (D (x) H): H the Hadamard matrix of the largest power of two in the size, D the
+// orthonormal cosine transform of the odd factor. Tensors keep their dtypes. Computed in f32. Written under a temporary
+// name and renamed at the end, as convert() does. Errors: CheckpointError for a missing tensor or a wrong shape;
+// Unsupported for another model type, a source that is quantized, or a tensor that is none of a plain decoder's;
+// InvalidArgument for a destination that exists; IoError.
+void rotate(const std::filesystem::path& source, const std::filesystem::path& destination,
+            const RotateOptions& options = {});
+
+}  // namespace scaledmm

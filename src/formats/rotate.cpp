@@ -1,0 +1,273 @@
+// rotate(): every tensor of a plain decoder has a part, by its name, and each part a formula.
+#include "scaledmm/rotate.hpp"
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/atomic_file.hpp"
+#include "formats/json.hpp"
+#include "formats/other_files.hpp"
+#include "formats/quote.hpp"
+#include "formats/rotation.hpp"
+#include "formats/safetensors_writer.hpp"
+#include "formats/shard_index.hpp"
+#include "numerics/formats.hpp"
+#include "scaledmm/checkpoint.hpp"
+#include "scaledmm/error.hpp"
+
+namespace scaledmm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight", kHeadName = "lm_head.weight",
+                           kLastNormName = "model.norm.weight";
+
+// What a tensor does with the residual stream.
+enum class Part {
+  kEmbedding,  // rows are states of it
+  kHead,       // reads it behind the last norm
+  kNorm,       // a gain
+  kReader,     // reads it behind a norm: q, k, gate, up
+  kValue,      // the same, and writes values
+  kOutput,     // reads values, writes it
+  kWriter,     // writes it: down
+  kUntouched,
+};
+
+struct Role {
+  Part part;
+  std::string gain;  // the norm in front of it
+};
+
+Role role_of(const std::string& name, const fs::path& directory) {
+  static const std::map<std::string, std::pair<Part, const char*>, std::less<>> kInLayers = {
+      {"input_layernorm.weight", {Part::kNorm, ""}},
+      {"post_attention_layernorm.weight", {Part::kNorm, ""}},
+      {"self_attn.q_proj.weight", {Part::kReader, "input_layernorm.weight"}},
+      {"self_attn.k_proj.weight", {Part::kReader, "input_layernorm.weight"}},
+      {"self_attn.v_proj.weight", {Part::kValue, "input_layernorm.weight"}},
+      {"self_attn.o_proj.weight", {Part::kOutput, ""}},
+      {"mlp.gate_proj.weight", {Part::kReader, "post_attention_layernorm.weight"}},
+      {"mlp.up_proj.weight", {Part::kReader, "post_attention_layernorm.weight"}},
+      {"mlp.down_proj.weight", {Part::kWriter, ""}},
+      {"self_attn.q_proj.bias", {Part::kUntouched, ""}},
+      {"self_attn.k_proj.bias", {Part::kUntouched, ""}},
+      {"self_attn.q_norm.weight", {Part::kUntouched, ""}},
+      {"self_attn.k_norm.weight", {Part::kUntouched, ""}},
+      {"mlp.gate_proj.bias", {Part::kUntouched, ""}},
+      {"mlp.up_proj.bias", {Part::kUntouched, ""}}};
+  if (name == kEmbeddingName) return {Part::kEmbedding, ""};
+  if (name == kHeadName) return {Part::kHead, std::string(kLastNormName)};
+  if (name == kLastNormName) return {Part::kNorm, ""};
+  constexpr std::string_view kLayers = "model.layers.";
+  const std::size_t dot = name.starts_with(kLayers) ? name.find('.', kLayers.size()) : std::string::npos;
+  const auto found = dot == std::string::npos ? kInLayers.end() : kInLayers.find(name.substr(dot + 1));
+  if (found == kInLayers.end()) {
+    throw Unsupported(escape(directory.string()) + ": tensor " + quote(name) +
+                      " is none of a plain decoder's that could be rotated");
+  }
+  const std::string gain = found->second.second;
+  return {found->second.first, gain.empty() ? gain : name.substr(0, dot + 1) + gain};
+}
+
+class Rotator {
+ public:
+  Rotator(const Checkpoint& source, const RotateOptions& options);
+  // Writes the weight files and config.json.
+  void write(const fs::path& directory);
+
+ private:
+  struct Target {
+    std::string name;    // in the result
+    std::string source;  // the tensor it is made of
+    const StoredTensor* stored = nullptr;
+    Role role;
+  };
+
+  std::int64_t size(const char* key) const;
+  RowMatrix load(const std::string& name, std::int64_t rows, std::int64_t columns) const;
+  RowMatrix rotated(const Target& target) const;
+  // `values` of every block of a head's rows from the left by R^T: W -> (I (x) R^T) W.
+  void rotate_heads(RowMatrix& w) const;
+  void write_file_of(const fs::path& file, const std::vector<Target>& targets);
+
+  const Checkpoint& source_;
+  const RotateOptions& options_;
+  Json config_;
+  WeightFiles files_;
+  std::int64_t hidden_ = 0;
+  RowMatrix rotation_;  // Q [hidden, hidden]
+  RowMatrix head_rotation_;
+  std::size_t done_ = 0;
+  std::size_t total_ = 0;
+};
+
+Rotator::Rotator(const Checkpoint& source, const RotateOptions& options)
+    : source_(source),
+      options_(options),
+      config_(parse_json(source.config_json(), "config.json")),
+      files_(open_weight_files(source.directory())) {
+  const std::set<std::string> kTypes = {"llama", "mistral", "qwen2", "qwen3"};
+  const Json* type = find_member(config_, "model_type");
+  const std::string text = type != nullptr && type->is_string() ? type->get<std::string>() : "";
+  if (!kTypes.contains(text)) {
+    throw Unsupported(escape(source.directory().string()) + ": model_type " + quote(text) +
+                      " cannot be rotated, only llama, mistral, qwen2 and qwen3");
+  }
+  hidden_ = size("hidden_size");
+  const std::int64_t head = find_member(config_, "head_dim") != nullptr && !config_["head_dim"].is_null()
+                                ? size("head_dim")
+                                : hidden_ / size("num_attention_heads");
+  rotation_ = rotation_matrix(hidden_, options.seed);
+  head_rotation_ = spreading_matrix(head);
+}
+
+std::int64_t Rotator::size(const char* key) const {
+  constexpr std::int64_t kLargest = 1 << 16;
+  const Json* value = find_member(config_, key);
+  if (value == nullptr || !value->is_number_integer() || *value < 1 || *value > kLargest) {
+    throw CheckpointError(escape((source_.directory() / "config.json").string()) + ": " + key +
+                          " is missing or no size between 1 and " + std::to_string(kLargest));
+  }
+  return value->get<std::int64_t>();
+}
+
+// -1: any number.
+RowMatrix Rotator::load(const std::string& name, std::int64_t rows, std::int64_t columns) const {
+  const ConstTensorView tensor = source_.tensor(name);
+  const auto fail = [&](const std::string& text) {
+    throw CheckpointError(escape(source_.directory().string()) + ": tensor " + quote(name) + " " + text);
+  };
+  if (!is_float16_or_32(tensor.dtype))
+    fail("is " + std::string(scaledmm::name(tensor.dtype)) + ", must be bf16, f16 or f32");
+  const Shape shape = tensor.shape.rank() == 1 ? Shape{1, tensor.shape[0]} : tensor.shape;
+  if (shape.rank() != 2 || (rows >= 0 && shape[0] != rows) || (columns >= 0 && shape[1] != columns)) {
+    fail("has shape " + tensor.shape.text() + ", must be [" + (rows < 0 ? "any" : std::to_string(rows)) + ", " +
+         (columns < 0 ? "any" : std::to_string(columns)) + "]");
+  }
+  RowMatrix result(shape[0], shape[1]);
+  for (std::int64_t i = 0; i < result.size(); ++i) result.data()[i] = load_f32(tensor.data, tensor.dtype, i);
+  return result;
+}
+
+void Rotator::rotate_heads(RowMatrix& w) const {
+  const std::int64_t head = head_rotation_.rows();
+  for (std::int64_t begin = 0; begin + head <= w.rows(); begin += head) {
+    w.middleRows(begin, head) = (head_rotation_.transpose() * w.middleRows(begin, head)).eval();
+  }
+}
+
+RowMatrix Rotator::rotated(const Target& target) const {
+  const std::int64_t head = head_rotation_.rows();
+  const auto whole_heads = [&](std::int64_t size) {
+    if (size % head != 0) {
+      throw CheckpointError(escape(source_.directory().string()) + ": tensor " + quote(target.source) + " has " +
+                            std::to_string(size) + " values, no multiple of head_dim " + std::to_string(head));
+    }
+  };
+  switch (target.role.part) {
+    case Part::kNorm:
+      return RowMatrix::Ones(1, load(target.source, 1, hidden_).cols());
+    case Part::kEmbedding:
+      return load(target.source, -1, hidden_) * rotation_;
+    case Part::kWriter:
+      return rotation_.transpose() * load(target.source, hidden_, -1);
+    case Part::kOutput: {
+      const RowMatrix w = load(target.source, hidden_, -1);
+      whole_heads(w.cols());
+      RowMatrix columns = w.transpose();
+      rotate_heads(columns);
+      return rotation_.transpose() * columns.transpose();
+    }
+    case Part::kHead:
+    case Part::kReader:
+    case Part::kValue: {
+      const RowMatrix gain = load(target.role.gain, 1, hidden_);
+      RowMatrix w = load(target.source, -1, hidden_) * gain.asDiagonal() * rotation_;
+      if (target.role.part == Part::kValue) {
+        whole_heads(w.rows());
+        rotate_heads(w);
+      }
+      return w;
+    }
+    case Part::kUntouched:
+      break;
+  }
+  return load(target.source, -1, -1);
+}
+
+void Rotator::write_file_of(const fs::path& file, const std::vector<Target>& targets) {
+  std::vector<TensorDeclaration> declarations;
+  std::map<std::string_view, const Target*> by_name;
+  for (const Target& target : targets) {
+    const TensorEntry& entry = *files_.find(target.source)->entry;
+    declarations.push_back({target.name, entry.stored, entry.shape});
+    by_name[target.name] = &target;
+  }
+  SafetensorsWriter writer(file, std::move(declarations));
+  for (const TensorDeclaration& tensor : writer.order()) {
+    const RowMatrix values = rotated(*by_name.at(tensor.name));
+    const DType dtype = *tensor.stored->dtype;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(values.size() * size_bytes(dtype)));
+    for (std::int64_t i = 0; i < values.size(); ++i) store_f32(values.data()[i], bytes.data(), dtype, i);
+    writer.write(tensor.name, bytes);
+    ++done_;
+    if (options_.progress) options_.progress(done_, total_, tensor.name);
+  }
+  writer.finish();
+}
+
+void Rotator::write(const fs::path& directory) {
+  std::map<fs::path, std::vector<Target>> by_file;
+  const StoredTensor* embedding = nullptr;
+  for (const StoredTensor& stored : source_.tensors()) {
+    by_file[stored.file].push_back({stored.name, stored.name, &stored, role_of(stored.name, source_.directory())});
+    if (stored.name == kEmbeddingName) embedding = &stored;
+    ++total_;
+  }
+  if (embedding == nullptr || !source_.has_tensor(kLastNormName)) {
+    throw CheckpointError(escape(source_.directory().string()) + ": has no tensor " +
+                          quote(embedding == nullptr ? kEmbeddingName : kLastNormName));
+  }
+  if (!source_.has_tensor(kHeadName)) {
+    by_file[embedding->file].push_back(
+        {std::string(kHeadName), std::string(kEmbeddingName), embedding, {Part::kHead, std::string(kLastNormName)}});
+    ++total_;
+  }
+  ShardIndex index;
+  index.total_size = 0;
+  std::size_t number = 0;
+  for (const auto& [source, targets] : by_file) {
+    const std::string name =
+        by_file.size() == 1 ? std::string(kSingleFileName) : shard_file_name(++number, by_file.size());
+    write_file_of(directory / name, targets);
+    for (const Target& target : targets) {
+      index.weight_map[target.name] = name;
+      *index.total_size += target.stored->size_bytes;
+    }
+  }
+  if (by_file.size() > 1) write_shard_index(directory / kIndexFileName, index);
+  config_["tie_word_embeddings"] = false;
+  write_file(directory / "config.json", config_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+void rotate(const fs::path& source, const fs::path& destination, const RotateOptions& options) {
+  const Checkpoint checkpoint = Checkpoint::open(source);
+  if (!checkpoint.quant_method().empty()) {
+    throw Unsupported(escape(source.string()) + ": is quantized (" + checkpoint.quant_method() +
+                      "), only a dense model can be rotated");
+  }
+  AtomicDirectory directory(destination);
+  Rotator(checkpoint, options).write(directory.path());
+  copy_other_files(source, directory.path());
+  directory.commit();
+}
+
+}  // namespace scaledmm

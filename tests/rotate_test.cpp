@@ -1,0 +1,178 @@
+// rotate(): an orthogonal matrix, and a model whose products with the residual stream are what they were.
+#include "scaledmm/rotate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "formats/rotation.hpp"
+#include "scaledmm/scaledmm.hpp"
+#include "scratch_folder.hpp"
+#include "toy_dense_model.hpp"
+
+namespace scaledmm {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::int64_t kWidth = 48, kHead = 12, kHeads = 4, kKvHeads = 2, kMlp = 40, kWords = 21;  // 48 = 16 * 3
+
+Json tiny_config() {
+  return {{"model_type", "llama"},           {"hidden_size", kWidth},       {"num_attention_heads", kHeads},
+          {"num_key_value_heads", kKvHeads}, {"tie_word_embeddings", true}, {"torch_dtype", "float32"}};
+}
+
+DenseModel tiny_model() {
+  DenseModel model;
+  const auto gain = [](std::int64_t seed) {
+    DenseTensor tensor{{kWidth}, {}, DType::kF32};
+    for (std::int64_t i = 0; i < kWidth; ++i) tensor.values.push_back(1 + scattered(i + seed) / 200);
+    return tensor;
+  };
+  const std::string layer = "model.layers.0.";
+  model["model.embed_tokens.weight"] = matrix(kWords, kWidth, DType::kF32);
+  model["model.norm.weight"] = gain(1000);
+  model[layer + "input_layernorm.weight"] = gain(2000);
+  model[layer + "post_attention_layernorm.weight"] = gain(3000);
+  model[layer + "self_attn.q_proj.weight"] = matrix(kHeads * kHead, kWidth, DType::kF32);
+  model[layer + "self_attn.k_proj.weight"] = matrix(kKvHeads * kHead, kWidth, DType::kF32);
+  model[layer + "self_attn.v_proj.weight"] = matrix(kKvHeads * kHead, kWidth, DType::kF32);
+  model[layer + "self_attn.o_proj.weight"] = matrix(kWidth, kHeads * kHead, DType::kF32);
+  model[layer + "mlp.gate_proj.weight"] = matrix(kMlp, kWidth, DType::kF32);
+  model[layer + "mlp.up_proj.weight"] = matrix(kMlp, kWidth, DType::kF32);
+  model[layer + "mlp.down_proj.weight"] = matrix(kWidth, kMlp, DType::kF32);
+  return model;
+}
+
+void write(const fs::path& folder, const DenseModel& model, const Json& config = tiny_config()) {
+  write_model(folder, model);
+  std::ofstream(folder / "config.json") << config;
+}
+
+RowMatrix tensor(const Checkpoint& checkpoint, const std::string& name) {
+  const ConstTensorView view = checkpoint.tensor(name);
+  const std::int64_t rows = view.shape.rank() == 1 ? 1 : view.shape[0];
+  return Eigen::Map<const RowMatrix>(static_cast<const float*>(view.data), rows, view.shape.back());
+}
+
+void expect_near(const RowMatrix& a, const RowMatrix& b, const std::string& what) {
+  ASSERT_EQ(a.rows(), b.rows()) << what;
+  ASSERT_EQ(a.cols(), b.cols()) << what;
+  EXPECT_LT((a - b).cwiseAbs().maxCoeff(), 1e-4f * (1 + b.cwiseAbs().maxCoeff())) << what;
+}
+
+std::string error_of(const fs::path& source, const fs::path& destination) {
+  try {
+    rotate(source, destination);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Rotation, IsOrthogonalAndSpreadsOneChannelOverAll) {
+  for (const std::int64_t n : {1, 3, 8, 48, 576}) {
+    const RowMatrix q = rotation_matrix(n, 5);
+    EXPECT_LT((q * q.transpose() - RowMatrix::Identity(n, n)).cwiseAbs().maxCoeff(), 2e-5f) << n;
+    EXPECT_LT(q.cwiseAbs().maxCoeff(), 1.5f / std::sqrt(static_cast<float>(n))) << n;
+  }
+}
+
+TEST(Rotation, SeedsDifferInSignsOnly) {
+  const RowMatrix a = rotation_matrix(48, 0), b = rotation_matrix(48, 1);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(a.cwiseAbs(), b.cwiseAbs());
+  EXPECT_EQ(a, rotation_matrix(48, 0));
+}
+
+// Two layers in a row through the stream give what they gave: reader times state, reader times writer, head times
+// state, and output times value with the head's rotation between.
+TEST(Rotate, ProductsThroughTheResidualStreamStay) {
+  const ScratchFolder scratch;
+  write(scratch / "dense", tiny_model());
+  rotate(scratch / "dense", scratch / "rotated", {3, nullptr});
+  const Checkpoint before = Checkpoint::open(scratch / "dense"), after = Checkpoint::open(scratch / "rotated");
+  const std::string layer = "model.layers.0.";
+  const RowMatrix input_gain = tensor(before, layer + "input_layernorm.weight");
+  const RowMatrix mlp_gain = tensor(before, layer + "post_attention_layernorm.weight");
+  const RowMatrix last_gain = tensor(before, "model.norm.weight");
+  const RowMatrix states = tensor(before, "model.embed_tokens.weight").transpose();
+  const RowMatrix rotated_states = tensor(after, "model.embed_tokens.weight").transpose();
+  const auto reads = [&](const std::string& name, const RowMatrix& gain, const RowMatrix& source_name_weight) {
+    expect_near(tensor(after, name) * rotated_states, source_name_weight * gain.asDiagonal() * states, name);
+  };
+  for (const char* name : {"self_attn.q_proj.weight", "self_attn.k_proj.weight"}) {
+    reads(layer + name, input_gain, tensor(before, layer + name));
+  }
+  for (const char* name : {"mlp.gate_proj.weight", "mlp.up_proj.weight"}) {
+    reads(layer + name, mlp_gain, tensor(before, layer + name));
+  }
+  reads("lm_head.weight", last_gain, tensor(before, "model.embed_tokens.weight"));
+  const std::string gate = layer + "mlp.gate_proj.weight", down = layer + "mlp.down_proj.weight";
+  expect_near(tensor(after, gate) * tensor(after, down),
+              tensor(before, gate) * mlp_gain.asDiagonal() * tensor(before, down), down);
+
+  // Query head h reads the values of head h / 2.
+  const RowMatrix values = tensor(before, layer + "self_attn.v_proj.weight") * input_gain.asDiagonal() * states;
+  const RowMatrix rotated_values = tensor(after, layer + "self_attn.v_proj.weight") * rotated_states;
+  const auto attend = [&](const RowMatrix& v) {
+    RowMatrix heads(kHeads * kHead, v.cols());
+    for (std::int64_t h = 0; h < kHeads; ++h) heads.middleRows(h * kHead, kHead) = v.middleRows(h / 2 * kHead, kHead);
+    return heads;
+  };
+  const std::string output = layer + "self_attn.o_proj.weight";
+  expect_near(tensor(after, gate) * tensor(after, output) * attend(rotated_values),
+              tensor(before, gate) * mlp_gain.asDiagonal() * tensor(before, output) * attend(values), output);
+
+  expect_near(tensor(after, layer + "input_layernorm.weight"), RowMatrix::Ones(1, kWidth), "norm");
+  const Json config = Json::parse(after.config_json());
+  EXPECT_EQ(config["tie_word_embeddings"], false);
+  EXPECT_EQ(config["hidden_size"], kWidth);
+  EXPECT_TRUE(fs::exists(scratch / "rotated" / "tokenizer.json"));
+  EXPECT_FALSE(fs::exists(scratch / "rotated" / "pytorch_model.bin"));
+}
+
+TEST(Rotate, RefusesWhatItWouldBreakAndLeavesNothing) {
+  const ScratchFolder scratch;
+  Json config = tiny_config();
+  config["model_type"] = "gemma";
+  write(scratch / "gemma", tiny_model(), config);
+  EXPECT_NE(error_of(scratch / "gemma", scratch / "out").find("gemma"), std::string::npos);
+
+  DenseModel model = tiny_model();
+  model["model.layers.0.self_attn.v_proj.bias"] = {
+      {kKvHeads * kHead}, std::vector<float>(kKvHeads * kHead), DType::kF32};
+  write(scratch / "bias", model);
+  EXPECT_NE(error_of(scratch / "bias", scratch / "out").find("self_attn.v_proj.bias"), std::string::npos);
+
+  model = tiny_model();
+  model.erase("model.layers.0.input_layernorm.weight");
+  write(scratch / "norm", model);
+  EXPECT_NE(error_of(scratch / "norm", scratch / "out").find("input_layernorm"), std::string::npos);
+
+  config = tiny_config();
+  config["hidden_size"] = kWidth + 1;
+  write(scratch / "width", tiny_model(), config);
+  EXPECT_NE(error_of(scratch / "width", scratch / "out").find("must be [1, 49]"), std::string::npos);
+
+  config = tiny_config();
+  config["head_dim"] = 7;
+  write(scratch / "head", tiny_model(), config);
+  EXPECT_NE(error_of(scratch / "head", scratch / "out").find("head_dim 7"), std::string::npos);
+
+  write(scratch / "dense", tiny_model());
+  ConvertOptions options;
+  convert(scratch / "dense", scratch / "int8", options);
+  EXPECT_NE(error_of(scratch / "int8", scratch / "out").find("quantized"), std::string::npos);
+  fs::create_directory(scratch / "taken");
+  EXPECT_NE(error_of(scratch / "dense", scratch / "taken").find("taken"), std::string::npos);
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+}
+
+}  // namespace
+}  // namespace scaledmm
