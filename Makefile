@@ -1,8 +1,10 @@
 # make run    the main job: install, build, fetch the model, quantize, plan, run, judge
 # make test   everything that can be tested on this machine
+# make test-torch   the Python package with PyTorch, in an environment of its own (5.5 GB, made once)
+# make test-vllm   the vLLM plugin, in an environment of its own (6.3 GB, made once)
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: run test build bench install format lint clean
+.PHONY: run test test-torch test-vllm build bench install format lint clean
 
 run: build
 	tools/run.sh
@@ -13,6 +15,12 @@ build: install
 
 test: install
 	tools/test.sh
+
+test-torch: install
+	tools/test_torch.sh
+
+test-vllm: install
+	tools/test_vllm.sh
 
 bench: build
 	build/release/scaledmm bench

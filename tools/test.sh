@@ -13,16 +13,16 @@ step "rooms, characters, baseline"
 tools/check_rooms.sh
 
 step "release build, warnings are errors"
-cmake --preset ci >/dev/null
+cmake --preset ci -DSCALEDMM_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python" >/dev/null
 cmake --build --preset ci
 tools/check_baseline.sh build/ci
 
 step "tests, release"
 ctest --preset ci
 
-step "golden vectors and the model's preparation, in Python"
+step "golden vectors, the model's preparation and the Python package"
 python tests/golden/make_golden.py --check
-python -m pytest -q python/tests
+PYTHONPATH=$PWD/build/ci/python python -m pytest -q python/tests
 
 step "tests, address and undefined-behaviour sanitizers"
 cmake --preset dev >/dev/null

@@ -16,4 +16,5 @@
 #include "scaledmm/tensor.hpp"
 #include "scaledmm/tensor_parallel.hpp"
 #include "scaledmm/threads.hpp"
+#include "scaledmm/to_f32.hpp"
 #include "scaledmm/version.hpp"

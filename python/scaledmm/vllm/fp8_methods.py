@@ -1,0 +1,61 @@
+"""Keeps the scales of fused parts where a checkpoint has one for each.
+
+vLLM's FP8 methods quantize the parts of a fused layer (q, k and v) a second time, to the largest of their scales,
+because its kernels take one scale. Ours take them all: weights stay as the checkpoint has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+
+def _loaded_scales(scale: torch.Tensor) -> torch.Tensor:
+    """Scales of the parts. Parts that were fused on disk load one; the rest keep the mark of what was never set."""
+    unset = torch.finfo(torch.float32).min
+    if bool((scale == unset).any()):
+        return scale.max()
+    return scale
+
+
+def keep_part_scales(method: type, kernel_class: type, is_per_tensor: Callable[[Any], bool]) -> bool:
+    """Wraps method.process_weights_after_loading for layers on `kernel_class`. False: it was wrapped before."""
+    original = method.process_weights_after_loading  # type: ignore[attr-defined]
+    if getattr(original, "_scaledmm", False):
+        return False
+
+    @wraps(original)
+    def process_weights_after_loading(self: Any, layer: torch.nn.Module) -> None:
+        kernel = getattr(self, "fp8_linear", None)
+        if not isinstance(kernel, kernel_class) or not is_per_tensor(self):
+            original(self, layer)
+            return
+        scale = torch.nn.Parameter(_loaded_scales(layer.weight_scale.data), requires_grad=False)
+        layer.register_parameter("weight_scale", scale)
+        if not hasattr(layer, "input_scale"):
+            layer.input_scale = None
+        kernel.pack_stored(layer, layer.weight)  # type: ignore[attr-defined]
+
+    process_weights_after_loading._scaledmm = True  # type: ignore[attr-defined]
+    method.process_weights_after_loading = process_weights_after_loading  # type: ignore[attr-defined]
+    return True
+
+
+def skip_dequantizing(method: type, kernel_class: type) -> bool:
+    """Wraps method.apply, which under VLLM_BATCH_INVARIANT reads the plain weight: our kernels are batch invariant."""
+    original = method.apply  # type: ignore[attr-defined]
+    if getattr(original, "_scaledmm", False):
+        return False
+
+    @wraps(original)
+    def apply(self: Any, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if isinstance(self.fp8_linear, kernel_class):
+            return self.fp8_linear.apply_weights(layer, x, bias)  # type: ignore[attr-defined, no-any-return]
+        return original(self, layer, x, bias)  # type: ignore[no-any-return]
+
+    apply._scaledmm = True  # type: ignore[attr-defined]
+    method.apply = apply  # type: ignore[attr-defined]
+    return True
