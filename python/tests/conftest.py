@@ -5,3 +5,5 @@ import importlib.util
 collect_ignore = []
 if importlib.util.find_spec("torch") is None:
     collect_ignore.append("with_torch")
+if importlib.util.find_spec("vllm") is None:
+    collect_ignore.append("with_vllm")
