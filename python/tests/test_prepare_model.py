@@ -205,5 +205,5 @@ def test_a_damaged_text_is_named(tmp_path: Path, content: bytes) -> None:
     if content == b"":
         assert prepare_model.read_text(path) == b""  # gzip takes an empty file; the token count then refuses it
         return
-    with pytest.raises(prepare_model.PrepareError, match=f"cannot read the evaluation text {path}"):
+    with pytest.raises(prepare_model.PrepareError, match=f"cannot read the text {path}"):
         prepare_model.read_text(path)
