@@ -17,6 +17,16 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+// The user or the system wants the command to end.
+class Interrupted : public Error {
+ public:
+  explicit Interrupted(int signal) : Error("interrupted, nothing was written"), signal_(signal) {}
+  int signal() const { return signal_; }
+
+ private:
+  int signal_;
+};
+
 // Runs a subcommand and gives the exit code. Errors: any of error.hpp, UsageError.
 using Command = std::function<int()>;
 

@@ -42,6 +42,9 @@ int fail(ExitCode code, std::string_view message) {
 int run_command(const Command& command) {
   try {
     return command();
+  } catch (const Interrupted& error) {
+    fail(kFailedCheck, error.what());
+    return 128 + error.signal();
   } catch (const CheckpointError& error) {
     return fail(kFailedCheck, one_line(error.what()));
   } catch (const UsageError& error) {

@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 #include <cstdio>
 #include <utility>
+
+#include "cli/commands.hpp"
 
 namespace scaledmm::cli {
 
@@ -79,13 +83,29 @@ std::string Table::text() const {
   return printable(out);
 }
 
-Progress::Progress() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+namespace {
+
+constexpr std::array kStops = {SIGINT, SIGTERM, SIGHUP};
+volatile std::sig_atomic_t stopped_by = 0;
+
+}  // namespace
+
+Progress::Progress() : terminal_(::isatty(STDERR_FILENO) != 0) {
+  struct sigaction keep = {};
+  keep.sa_handler = [](int number) { stopped_by = number; };
+  for (std::size_t i = 0; i < kStops.size(); ++i) {
+    ::sigaction(kStops[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) ::sigaction(kStops[i], &keep, nullptr);
+  }
+}
 
 Progress::~Progress() {
+  for (std::size_t i = 0; i < kStops.size(); ++i) ::sigaction(kStops[i], &before_[i], nullptr);
   if (drawn_) std::fputs("\r\x1b[K", stderr);
 }
 
 void Progress::update(std::size_t done, std::size_t total, std::string_view what) {
+  if (stopped_by != 0) throw Interrupted(stopped_by);
   if (!terminal_) return;
   const int digits = static_cast<int>(std::to_string(total).size());
   std::fprintf(stderr, "\r\x1b[K[%*zu/%zu] %s", digits, done, total, printable(what.substr(0, 100)).c_str());

@@ -1,6 +1,8 @@
 // What the subcommands print: aligned tables, JSON, and a progress line that only a terminal sees.
 #pragma once
 
+#include <array>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -48,6 +50,8 @@ class Table {
 };
 
 // "[ 37/210] name", rewritten in place on standard error. Silent when that is not a terminal.
+// While it lives, SIGINT, SIGTERM and SIGHUP are kept for the next update(), which throws Interrupted: what is half
+// written is then taken away.
 class Progress {
  public:
   Progress();
@@ -59,6 +63,7 @@ class Progress {
  private:
   bool terminal_;
   bool drawn_ = false;
+  std::array<struct sigaction, 3> before_;
 };
 
 }  // namespace scaledmm::cli

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -154,6 +155,12 @@ TEST(Rotate, RefusesWhatItWouldBreakAndLeavesNothing) {
   model.erase("model.layers.0.input_layernorm.weight");
   write(scratch / "norm", model);
   EXPECT_NE(error_of(scratch / "norm", scratch / "out").find("input_layernorm"), std::string::npos);
+
+  model = tiny_model();
+  model["model.layers.0.mlp.up_proj.weight"].values[7] = std::numeric_limits<float>::quiet_NaN();
+  write(scratch / "nan", model);
+  EXPECT_NE(error_of(scratch / "nan", scratch / "out").find("up_proj.weight\" is not finite at element 7"),
+            std::string::npos);
 
   config = tiny_config();
   config["hidden_size"] = kWidth + 1;

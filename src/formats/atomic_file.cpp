@@ -34,9 +34,21 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& path) 
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
+// Where a link points to; a file that takes the place of a device or pipe would break it for everybody.
+std::filesystem::path replaceable(const std::filesystem::path& destination) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(destination, error);
+  if (!std::filesystem::exists(status)) return destination;
+  if (!std::filesystem::is_regular_file(status)) {
+    throw IoError(escape(destination.string()) + ": is there and not a regular file, it is not replaced");
+  }
+  if (!std::filesystem::is_symlink(std::filesystem::symlink_status(destination, error))) return destination;
+  return std::filesystem::canonical(destination);
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(const std::filesystem::path& destination) : destination_(destination) {
+AtomicFile::AtomicFile(const std::filesystem::path& destination) : destination_(replaceable(destination)) {
   // A name left over by a killed process with the same number is passed over.
   do {
     temporary_ = temporary_name(destination_);

@@ -12,7 +12,7 @@ namespace scaledmm {
 // or mapped keep it. Destroyed without commit(): the temporary file is removed.
 class AtomicFile {
  public:
-  // Errors: IoError.
+  // A link is followed. Errors: IoError, also where something that is no regular file stands at the destination.
   explicit AtomicFile(const std::filesystem::path& destination);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -171,6 +171,12 @@ struct Linear::Impl {
   void process(LayerConfig config, LayerWeights weights, std::string name, const LinearOptions& options) {
     const Device& device = options.device ? *options.device : this_cpu();
     kernel = &select(config, device, options.select);
+    if (device.kind == DeviceKind::kCpu) {
+      if (const Support here = kernel->is_supported(this_cpu()); !here) {
+        throw InvalidArgument("a described CPU is no place to run: " + std::string(kernel->name()) +
+                              " was chosen for it, and here " + here.reason());
+      }
+    }
     layer.emplace(std::move(config), std::move(weights), std::move(name));
     Context context(device, options.threading);
     kernel->process_weights_after_loading(*layer, context);

@@ -1,6 +1,7 @@
 // rotate(): every tensor of a plain decoder has a part, by its name, and each part a formula.
 #include "scaledmm/rotate.hpp"
 
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -151,7 +152,10 @@ RowMatrix Rotator::load(const std::string& name, std::int64_t rows, std::int64_t
          (columns < 0 ? "any" : std::to_string(columns)) + "]");
   }
   RowMatrix result(shape[0], shape[1]);
-  for (std::int64_t i = 0; i < result.size(); ++i) result.data()[i] = load_f32(tensor.data, tensor.dtype, i);
+  for (std::int64_t i = 0; i < result.size(); ++i) {
+    result.data()[i] = load_f32(tensor.data, tensor.dtype, i);
+    if (!std::isfinite(result.data()[i])) fail("is not finite at element " + std::to_string(i));
+  }
   return result;
 }
 
