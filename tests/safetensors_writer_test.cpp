@@ -39,10 +39,9 @@ TEST(SafetensorsWriter, WritesTheWorkedExampleByteForByte) {
   writer.write("b.weight", as_span("wxyz"));
   writer.finish();
   std::string expected("\xe8\0\0\0\0\0\0\0", 8);
-  expected +=
-      R"({"__metadata__":{"format":"pt"},"b.weight_scale":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-      R"("a.weight":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[4,12]},)"
-      R"("b.weight":{"dtype":"I8","shape":[2,2],"data_offsets":[12,16]}}    )";
+  expected += R"({"__metadata__":{"format":"pt"},"b.weight_scale":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+              R"("a.weight":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[4,12]},)"
+              R"("b.weight":{"dtype":"I8","shape":[2,2],"data_offsets":[12,16]}}    )";
   expected += scale;
   expected += "abcdefghwxyz";
   EXPECT_EQ(expected.size(), 256U);
@@ -204,8 +203,18 @@ TEST(SafetensorsWriter, NamesAFolderThatIsNotThere) {
 TEST(AtomicFile, LeavesADestinationThatCannotBeReplaced) {
   const ScratchFolder folder;
   std::filesystem::create_directories(folder / "out/full");
-  EXPECT_TRUE(contains(message_of<IoError>([&] { write_file(folder / "out", "text"); }), "out: cannot rename"));
+  EXPECT_TRUE(
+      contains(message_of<IoError>([&] { write_file(folder / "out", "text"); }), "out: is there and not a regular"));
   EXPECT_EQ(folder.entries(), 1U);
+}
+
+TEST(AtomicFile, FollowsALink) {
+  const ScratchFolder folder;
+  folder.write("real", "old");
+  std::filesystem::create_symlink("real", folder / "link");
+  write_file(folder / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(read_bytes(folder / "real"), "new");
 }
 
 TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
