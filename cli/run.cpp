@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "cli/apply_where_it_runs.hpp"
@@ -72,6 +74,19 @@ Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const
   return Linear::load(checkpoint, record.name, linear);
 }
 
+// The output must not take the place of what is read.
+void check_output(const Checkpoint& checkpoint, const RunOptions& options) {
+  const auto check = [&](const std::filesystem::path& read) {
+    std::error_code absent;
+    if (std::filesystem::equivalent(read, options.output, absent)) {
+      throw UsageError(fmt::format("--output {} is a file that is read", options.output));
+    }
+  };
+  check(options.input);
+  check(std::filesystem::path(options.checkpoint) / "config.json");
+  for (const StoredTensor& tensor : checkpoint.tensors()) check(tensor.file);
+}
+
 const LayerRecord& find_layer(const Checkpoint& checkpoint, const std::string& name) {
   try {
     return checkpoint.layer(name);
@@ -87,6 +102,7 @@ int run_layer(const RunOptions& options) {
   checkpoint_options.input_dtype = x.dtype;
   checkpoint_options.out_dtype = options.out_dtype.empty() ? x.dtype : *dtype_from_name(options.out_dtype);
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint, checkpoint_options);
+  check_output(checkpoint, options);
   const LayerRecord& record = find_layer(checkpoint, options.layer);
   if (x.shape.back() != record.k) {
     throw Unsupported(fmt::format("{}: tensor x is {}, but layer {} has K = {}", options.input, x.shape.text(),

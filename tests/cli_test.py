@@ -454,6 +454,11 @@ class Run(Case):
         write_safetensors(self.folder / "x", {"x": ("F32", [64, 320], f32(data8_x(64, 320)))})
         arguments = ["run", checkpoint, "--layer", self.LAYER, "--input", self.folder / "x", "--output"]
         self.fails(4, *arguments, self.folder / "no" / "y", names=["y"])
+        self.fails(4, *arguments, "/dev/full", names=["/dev/full", "not a regular file"])
+        for read in (self.folder / "x", checkpoint / "model.safetensors", checkpoint / "config.json"):
+            before = read.read_bytes()
+            self.fails(2, *arguments, read, names=[read.name, "is read"])
+            self.assertEqual(read.read_bytes(), before)
         (self.folder / "out").mkdir()
         (self.folder / "out" / "y").write_text("old")
 
