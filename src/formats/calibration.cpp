@@ -1,12 +1,12 @@
 #include "scaledmm/calibration.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "formats/quote.hpp"
+#include "formats/row_matrix.hpp"
 #include "formats/safetensors.hpp"
 #include "formats/safetensors_writer.hpp"
 #include "scaledmm/error.hpp"
@@ -17,8 +17,6 @@ namespace {
 constexpr std::string_view kSuffix = ".gram";
 constexpr std::int64_t kStripe = 128;  // rows of a Gram matrix that one task adds to
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
 std::string list(const std::vector<std::string>& layers) {
   std::string text;
   for (const std::string& layer : layers) text += (text.empty() ? "" : ", ") + quote(layer);
@@ -26,9 +24,9 @@ std::string list(const std::vector<std::string>& layers) {
 }
 
 // Rows scaled to a root mean square of 1.
-Matrix normalized(ConstTensorView x, const std::string& layer) {
+RowMatrix normalized(ConstTensorView x, const std::string& layer) {
   const std::int64_t rows = x.shape[0], k = x.shape[1];
-  Matrix result = Eigen::Map<const Matrix>(static_cast<const float*>(x.data), rows, k);
+  RowMatrix result = Eigen::Map<const RowMatrix>(static_cast<const float*>(x.data), rows, k);
   for (std::int64_t i = 0; i < rows; ++i) {
     const double square = result.row(i).cast<double>().squaredNorm();
     if (!std::isfinite(square)) {
@@ -59,7 +57,7 @@ void Calibration::add(const std::vector<std::string>& layers, ConstTensorView x,
       if (readers_.contains(layer)) throw InvalidArgument(quote(layer) + " reads two inputs");
     }
   }
-  const Matrix scaled = normalized(x, layers.front());
+  const RowMatrix scaled = normalized(x, layers.front());
   Input& input = inputs_[layers.front()];
   if (input.sum.empty()) {
     input.layers = layers;
@@ -69,7 +67,7 @@ void Calibration::add(const std::vector<std::string>& layers, ConstTensorView x,
   }
   context.parallel((k + kStripe - 1) / kStripe, [&](std::int64_t task) {
     const std::int64_t begin = task * kStripe, end = std::min(k, begin + kStripe);
-    Eigen::Map<Matrix> sum(input.sum.data(), k, k);
+    Eigen::Map<RowMatrix> sum(input.sum.data(), k, k);
     sum.block(begin, 0, end - begin, end).noalias() +=
         scaled.middleCols(begin, end - begin).transpose() * scaled.leftCols(end);
   });

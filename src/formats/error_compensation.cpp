@@ -1,12 +1,12 @@
 #include "formats/error_compensation.hpp"
 
 #include <Eigen/Cholesky>
-#include <Eigen/Core>
 #include <algorithm>
 #include <array>
 #include <numeric>
 
 #include "formats/converted_weight.hpp"
+#include "formats/row_matrix.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/weight_scale.hpp"
 #include "scaledmm/error.hpp"
@@ -18,7 +18,6 @@ constexpr double kDamping = 0.01;      // of the mean diagonal, as in GPTQ
 constexpr std::int64_t kRows = 64;     // of a weight that are rounded together
 constexpr std::int64_t kColumns = 64;  // whose errors reach the columns behind them in one matrix product
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Matrix64 = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 }  // namespace
@@ -48,31 +47,33 @@ ErrorCompensation prepare_compensation(std::span<const float> gram, std::int64_t
     h.bottomRightCorner(left, left).triangularView<Eigen::Lower>().solveInPlace(below);
   }
   result.factor.resize(static_cast<std::size_t>(k * k));
-  Eigen::Map<Matrix>(result.factor.data(), k, k) = inverse.reverse().cast<float>();
+  Eigen::Map<RowMatrix>(result.factor.data(), k, k) = inverse.reverse().cast<float>();
   return result;
 }
 
 void round_with_compensation(ConstTensorView w, GroupShape group, const ErrorCompensation& inputs,
                              QuantizedWeight& weight) {
   const std::int64_t k = weight.k;
-  const Eigen::Map<const Matrix> u(inputs.factor.data(), k, k);
+  const Eigen::Map<const RowMatrix> u(inputs.factor.data(), k, k);
   const std::array<float, 256> values = code_values(weight.dtype);
   for (std::int64_t first = 0; first < weight.n; first += kRows) {
     const std::int64_t rows = std::min(kRows, weight.n - first);
-    Matrix rest(rows, k);  // the weights with what was taken over, columns in order
+    RowMatrix rest(rows, k);  // the weights with what was taken over, columns in order
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < k; ++j) {
         rest(i, j) = load_f32(w.data, w.dtype, (first + i) * w.strides[0] + inputs.order[static_cast<std::size_t>(j)]);
       }
     }
-    Matrix errors(rows, kColumns);
+    std::vector<ScaleRow> scales;
+    for (std::int64_t i = 0; i < rows; ++i) scales.push_back(scale_row(weight, group, first + i));
+    RowMatrix errors(rows, kColumns);
     for (std::int64_t begin = 0; begin < k; begin += kColumns) {
       const std::int64_t end = std::min(k, begin + kColumns);
       for (std::int64_t j = begin; j < end; ++j) {
         const std::int64_t column = inputs.order[static_cast<std::size_t>(j)];
         for (std::int64_t i = 0; i < rows; ++i) {
-          const ScaleRow scales = scale_row(weight, group, first + i);
-          const float scale = scales.scales[column / scales.columns];
+          const ScaleRow& of_row = scales[static_cast<std::size_t>(i)];
+          const float scale = of_row.scales[column / of_row.columns];
           const std::uint8_t code = scale == 0.0f ? 0 : quantize_weight_value(rest(i, j), scale, weight.dtype);
           weight.bytes[static_cast<std::size_t>((first + i) * k + column)] = code;
           errors(i, j - begin) = (rest(i, j) - values[code] * scale) / u(j, j);

@@ -1,12 +1,11 @@
 // Orthogonal matrices for rotate().
 #pragma once
 
-#include <Eigen/Core>
 #include <cstdint>
 
-namespace scaledmm {
+#include "formats/row_matrix.hpp"
 
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+namespace scaledmm {
 
 // D (x) H of size n: entries of nearly equal magnitude, rows and columns orthonormal.
 RowMatrix spreading_matrix(std::int64_t n);
