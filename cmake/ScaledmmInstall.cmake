@@ -14,5 +14,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/scaledmmConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/scaledmmConfig.cmake ${PROJECT_BINARY_DIR}/scaledmmConfigVersion.cmake
         DESTINATION ${package_dir})
 
+# The prefix as seen from the file, so that the installed tree can be moved.
+file(RELATIVE_PATH pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/scaledmm.pc.in ${PROJECT_BINARY_DIR}/scaledmm.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/scaledmm.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# Installs the package, static and shared, and builds the consumer of tests/package against each with CMake and pkg-config.
+# Installs the package, static and shared, and builds the consumer of tests/package against each with CMake and
+# pkg-config. The static library is that of build/ci, which must be built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=build/package
 for shared in OFF ON; do
   prefix=$PWD/$work/prefix-$shared
-  cmake -S . -B "$work/library-$shared" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=$shared \
-    -DSCALEDMM_TESTS=OFF -DSCALEDMM_EXAMPLES=OFF -DSCALEDMM_CLI=OFF -DSCALEDMM_CUDA=OFF \
-    -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
-  cmake --build "$work/library-$shared" --target install >/dev/null
+  if [ $shared = OFF ]; then
+    cmake --install build/ci --prefix "$prefix" --component Unspecified >/dev/null
+  else
+    cmake -S . -B "$work/library" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DSCALEDMM_WERROR=ON \
+      -DSCALEDMM_TESTS=OFF -DSCALEDMM_EXAMPLES=OFF -DSCALEDMM_CLI=OFF -DSCALEDMM_CUDA=OFF \
+      -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
+    cmake --build "$work/library" --target install >/dev/null
+  fi
   cmake -S tests/package -B "$work/consumer-$shared" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
   cmake --build "$work/consumer-$shared" >/dev/null
   "$work/consumer-$shared/consumer"

@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# The shared library of the package check is compiled as the release build is: it comes from the cache.
+export CCACHE_DIR=$PWD/build/ccache CCACHE_MAXSIZE=2G CCACHE_COMPRESSLEVEL=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
+
 step() { printf '\n== %s\n' "$*"; }
 
 tools/python.sh
