@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -69,11 +70,19 @@ struct CheckedWeights {
   }
 };
 
+// A named part of packed weights, as a file keeps it.
+struct PackedSection {
+  std::string_view name;
+  std::span<const std::byte> bytes;
+};
+
 // Packed weights of one layer: owns its memory, remembers its kernel. Kernels derive their own.
 class PackedWeights {
  public:
   virtual ~PackedWeights() = default;
   virtual std::int64_t size_bytes() const = 0;
+  // What packing made of the weights' codes and scales; empty: this kind cannot be kept in a file.
+  virtual std::vector<PackedSection> sections() const { return {}; }
 };
 
 // How the sums of a kernel are formed. "fast" may keep partial sums in a short accumulator or fold scales into weights.
@@ -181,6 +190,13 @@ class LinearKernel {
   // both numbers), and for a layer that was processed already.
   void process_weights_after_loading(Layer& layer, Context& context) const;
 
+  // As process_weights_after_loading, on sections that were packed before in this kernel's packed_layout(). The layer's
+  // scales are checked, its weight codes are not read and may be a null pointer. The sections' bytes are used where
+  // they lie, aligned to 64; `memory` keeps them there.
+  // Errors: InvalidArgument also for sections that are not those of this layer's shape and scheme.
+  void adopt_packed_weights(Layer& layer, std::span<const PackedSection> sections,
+                            std::shared_ptr<const void> memory) const;
+
   // y = x W^T (+ bias), leading dimensions kept: x [..., K], y [..., N], bias [N].
   // Shapes: x f32, bf16 or f16 (the config's input_dtype); y the config's out_dtype; bias f32, bf16 or f16. Row strides
   // of x and y are honoured; the last dimension must be contiguous. Errors: InvalidArgument. Nothing else is thrown
@@ -199,6 +215,17 @@ class LinearKernel {
   virtual void multiply(const LayerConfig& config, const PackedWeights& packed, const ApplyArguments& arguments,
                         Context& context) const = 0;
   virtual std::vector<std::uint8_t> unpack(const LayerConfig& config, const PackedWeights& packed) const = 0;
+  // The layout of PackedWeights::sections() as text: its version and tile sizes. Sections of another layout cannot be
+  // adopted. Empty: this kernel's weights cannot be kept in a file.
+  virtual std::string packed_layout() const { return {}; }
+  // Packed weights on sections of this layout. `weights` is what pack() gets, without bytes; sizes that do not follow
+  // from it are an InvalidArgument.
+  virtual std::unique_ptr<PackedWeights> adopt(const LayerConfig& config, const CheckedWeights& weights,
+                                               std::span<const PackedSection> sections,
+                                               const std::shared_ptr<const void>& memory) const;
+
+ private:
+  void check_unprocessed(const Layer& layer) const;
 };
 
 // A layer: its configuration and, after process_weights_after_loading, its packed weights. Before that it holds views.
@@ -235,5 +262,8 @@ class Layer {
 // Errors: InvalidArgument with both shapes, or with the position of a scale that is not finite, negative, or 0 where
 // the weights are not.
 CheckedWeights check_weights(const LayerConfig& config, const LayerWeights& weights, std::string_view layer_name);
+// The same without reading the weight's codes, whose data may be a null pointer: scales of 0 are taken as meant.
+CheckedWeights check_weights_without_codes(const LayerConfig& config, const LayerWeights& weights,
+                                           std::string_view layer_name);
 
 }  // namespace scaledmm

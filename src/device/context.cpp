@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -23,12 +25,17 @@ class Buffer {
 
   std::byte* at_least(std::int64_t bytes) {
     if (bytes > capacity_) {
-      constexpr std::int64_t kAlignment = 64;
-      const std::int64_t rounded = (bytes + bytes / 4 + kAlignment - 1) / kAlignment * kAlignment;
+      constexpr std::int64_t kCacheLine = 64;
+      constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+      const std::int64_t alignment = bytes < kHugePage ? kCacheLine : kHugePage;
+      const std::int64_t rounded = (bytes + bytes / 4 + alignment - 1) / alignment * alignment;
       std::free(data_);
       capacity_ = 0;
-      data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<std::size_t>(rounded)));
+      data_ = static_cast<std::byte*>(
+          std::aligned_alloc(static_cast<std::size_t>(alignment), static_cast<std::size_t>(rounded)));
       if (data_ == nullptr) throw std::bad_alloc();
+      // Advice only. In small pages a block of activations falls on cache sets by chance, some of them too often.
+      if (alignment == kHugePage) madvise(data_, static_cast<std::size_t>(rounded), MADV_HUGEPAGE);
       capacity_ = rounded;
     }
     return data_;
@@ -39,11 +46,12 @@ class Buffer {
   std::int64_t capacity_ = 0;
 };
 
-// Memory of a GPU that only grows. What it outgrew is kept: work on the stream and captured graphs may still use it.
+// Memory of a GPU that only grows, behind kZeroedBytes of zeros. What it outgrew is kept: work on the stream and
+// captured graphs may still use it.
 class DeviceMemory {
  public:
   std::byte* at_least(std::int64_t bytes, const Device& device, void* stream) {
-    const std::int64_t capacity = buffers_.empty() ? 0 : buffers_.back().size_bytes();
+    const std::int64_t capacity = buffers_.empty() ? 0 : buffers_.back().size_bytes() - kZeroedBytes;
     if (bytes > capacity) {
       bool captured = false;
       check_cuda(cuda_api().is_captured({device.index, stream}, &captured));
@@ -51,9 +59,11 @@ class DeviceMemory {
         throw DeviceError("the context's scratch memory of " + std::to_string(capacity) + " bytes must grow to " +
                           std::to_string(bytes) + " while its stream is captured; make a call of that size before");
       }
-      buffers_.emplace_back(device, std::max(bytes, 2 * capacity));
+      constexpr std::byte kZeros[kZeroedBytes]{};
+      buffers_.emplace_back(device, kZeroedBytes + std::max(bytes, 2 * capacity));
+      buffers_.back().copy_from_host(kZeros, kZeroedBytes);
     }
-    return buffers_.empty() ? nullptr : buffers_.back().as<std::byte>();
+    return buffers_.empty() ? nullptr : buffers_.back().as<std::byte>() + kZeroedBytes;
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -124,12 +125,25 @@ Isa isa_cap_of_environment() {
                         " is none of scalar, avx2, avx512, avx512vnni, avx512bf16, amx");
 }
 
+// SCALEDMM_L2_KB: plan blocks as if the second-level cache had this size.
+std::optional<std::int64_t> l2_bytes_of_environment() {
+  const std::optional<std::string> text = environment_variable("SCALEDMM_L2_KB");
+  if (!text) return std::nullopt;
+  std::int64_t kilobytes = 0;
+  const char* end = text->data() + text->size();
+  const auto [stop, error] = std::from_chars(text->data(), end, kilobytes);
+  if (error != std::errc() || stop != end || kilobytes < 1 || kilobytes > 1 << 20) {
+    throw InvalidArgument("SCALEDMM_L2_KB = " + *text + " is no number from 1 to 1048576");
+  }
+  return kilobytes << 10;
+}
+
 Device describe_this_cpu(Isa cap) {
   Device device = make_cpu_device(read_cpu_report(), cap);
   device.description = read_cpu_brand();
   device.threads = usable_cpus();
   device.l1d_bytes = cache_bytes(1, _SC_LEVEL1_DCACHE_SIZE, device.l1d_bytes);
-  device.l2_bytes = cache_bytes(2, _SC_LEVEL2_CACHE_SIZE, device.l2_bytes);
+  device.l2_bytes = l2_bytes_of_environment().value_or(cache_bytes(2, _SC_LEVEL2_CACHE_SIZE, device.l2_bytes));
   device.l3_bytes = cache_bytes(3, _SC_LEVEL3_CACHE_SIZE, device.l3_bytes);
   return device;
 }

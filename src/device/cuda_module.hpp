@@ -1,6 +1,7 @@
 // The CUDA module, opened on first use.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "cuda/module_api.hpp"
@@ -19,5 +20,8 @@ void check_cuda(cuda::Failure failure);
 
 // Errors: InvalidArgument for a device that is no GPU of this machine.
 void require_found_gpu(const Device& device);
+
+// So many bytes before the scratch memory of a GPU's context are zeros; a call may change them, and leaves them zero.
+inline constexpr std::int64_t kZeroedBytes = 256;
 
 }  // namespace scaledmm

@@ -8,6 +8,7 @@
 #include "scaledmm/checkpoint.hpp"
 #include "scaledmm/device_memory.hpp"
 #include "scaledmm/error.hpp"
+#include "scaledmm/packed.hpp"
 
 namespace scaledmm {
 namespace {
@@ -85,10 +86,13 @@ void append_scales(const Checkpoint& checkpoint, const LayerRecord& part, bool l
   for (std::int64_t i = 0; i < elements; ++i) fused.scales.push_back(scale_at(grid.view, i));
 }
 
-void append_part(const Checkpoint& checkpoint, const LayerRecord& part, bool last, FusedTensors& fused) {
+void append_part(const Checkpoint& checkpoint, const LayerRecord& part, bool last, bool with_codes,
+                 FusedTensors& fused) {
   const LayerWeights weights = checkpoint.weights(part);
-  const auto* codes = static_cast<const std::uint8_t*>(weights.weight.data);
-  fused.codes.insert(fused.codes.end(), codes, codes + part.n * part.k);
+  if (with_codes) {
+    const auto* codes = static_cast<const std::uint8_t*>(weights.weight.data);
+    fused.codes.insert(fused.codes.end(), codes, codes + part.n * part.k);
+  }
   append_scales(checkpoint, part, last, fused);
   if (weights.input_scale.defined()) fused.input_scales.push_back(scale_at(weights.input_scale, 0));
   if (weights.input_zero_point.defined()) {
@@ -104,16 +108,18 @@ bool all_equal(const std::vector<T>& values) {
   return std::ranges::all_of(values, [&](const T& value) { return value == values.front(); });
 }
 
-FusedTensors fuse(const Checkpoint& checkpoint, const std::vector<const LayerRecord*>& parts) {
+// Without codes the fused weight is a null pointer.
+FusedTensors fuse(const Checkpoint& checkpoint, const std::vector<const LayerRecord*>& parts, bool with_codes) {
   FusedTensors fused;
   const LayerRecord& first = *parts.front();
-  for (const LayerRecord* part : parts) append_part(checkpoint, *part, part == parts.back(), fused);
+  for (const LayerRecord* part : parts) append_part(checkpoint, *part, part == parts.back(), with_codes, fused);
   fused.config = first.config;
   WeightShape& shape = shape_of(fused.config);
   shape.n = 0;
   for (const LayerRecord* part : parts) shape.n += part->n;
   LayerWeights& weights = fused.weights;
-  weights.weight = ConstTensorView(fused.codes.data(), checkpoint.tensor(first.weight).dtype, Shape{shape.n, shape.k});
+  weights.weight = ConstTensorView(with_codes ? fused.codes.data() : nullptr, checkpoint.tensor(first.weight).dtype,
+                                   Shape{shape.n, shape.k});
   weights.input_scale_ub = first.input_scale_ub;
   weights.ue8m0_input_scales = first.ue8m0_input_scales;
   if (is_per_tensor(fused.config)) make_per_channel(fused.config);  // exact; codes stay as they are
@@ -167,7 +173,9 @@ struct Linear::Impl {
   std::vector<float> bias;
   DeviceBuffer bias_on_gpu;
   std::vector<std::string> warnings;
+  bool is_mapped = false;
 
+  // Selects a kernel, and takes the packed weights from the options' file or packs them here.
   void process(LayerConfig config, LayerWeights weights, std::string name, const LinearOptions& options) {
     const Device& device = options.device ? *options.device : this_cpu();
     kernel = &select(config, device, options.select);
@@ -178,12 +186,29 @@ struct Linear::Impl {
       }
     }
     layer.emplace(std::move(config), std::move(weights), std::move(name));
-    Context context(device, options.threading);
-    kernel->process_weights_after_loading(*layer, context);
+    if (options.packed != nullptr) {
+      is_mapped = options.packed->adopt(*layer, *kernel);
+      if (!is_mapped) warnings.push_back(escape(options.packed->path().string()) + " does not hold it, it was packed");
+    }
+    if (!is_mapped) {
+      Context context(device, options.threading);
+      kernel->process_weights_after_loading(*layer, context);
+    }
     if (device.kind == DeviceKind::kCpu || bias.empty()) return;
     bias_on_gpu = DeviceBuffer(device, bias.data(), static_cast<std::int64_t>(bias.size() * sizeof(float)));
   }
 };
+
+namespace {
+
+void check_packed(const Checkpoint& checkpoint, const LinearOptions& options) {
+  if (options.packed == nullptr || options.packed->checkpoint_directory() == checkpoint.directory()) return;
+  throw InvalidArgument(escape(options.packed->path().string()) + " was opened for " +
+                        escape(options.packed->checkpoint_directory().string()) + ", the layer is one of " +
+                        escape(checkpoint.directory().string()));
+}
+
+}  // namespace
 
 Linear::Linear() : impl_(std::make_unique<Impl>()) {}
 Linear::~Linear() = default;
@@ -193,6 +218,7 @@ Linear& Linear::operator=(Linear&&) noexcept = default;
 Linear Linear::load(const Checkpoint& checkpoint, std::string_view layer, const LinearOptions& options) {
   const LayerRecord& record = checkpoint.layer(layer);
   check_parts({&record});
+  check_packed(checkpoint, options);
   Linear linear;
   linear.impl_->bias = fused_bias(checkpoint, {&record});
   linear.impl_->process(record.config, checkpoint.weights(record), record.name, options);
@@ -206,16 +232,19 @@ Linear Linear::load_fused(const Checkpoint& checkpoint, const std::vector<std::s
   std::vector<const LayerRecord*> parts;
   for (const std::string& name : layers) parts.push_back(&checkpoint.layer(name));
   check_parts(parts);
-  FusedTensors fused = fuse(checkpoint, parts);
+  check_packed(checkpoint, options);
+  const std::string name = joined_names(parts);
+  FusedTensors fused = fuse(checkpoint, parts, options.packed == nullptr || !options.packed->holds(name));
   Linear linear;
   linear.impl_->bias = fused_bias(checkpoint, parts);
   linear.impl_->warnings = std::move(fused.warnings);
-  linear.impl_->process(fused.config, fused.weights, joined_names(parts), options);
+  linear.impl_->process(fused.config, fused.weights, name, options);
   return linear;
 }
 
 Linear Linear::create(const LayerConfig& config, const LayerWeights& weights, ConstTensorView bias,
                       const LinearOptions& options) {
+  if (options.packed != nullptr) throw InvalidArgument("a packed file holds the layers of a checkpoint, not this one");
   Linear linear;
   if (bias.defined()) {
     const std::int64_t n = weight_shape(config).n;
@@ -235,6 +264,7 @@ const LayerConfig& Linear::config() const { return impl_->layer->config(); }
 const LinearKernel& Linear::kernel() const { return *impl_->kernel; }
 const Layer& Linear::layer() const { return *impl_->layer; }
 const std::vector<std::string>& Linear::warnings() const { return impl_->warnings; }
+bool Linear::is_mapped() const { return impl_->is_mapped; }
 
 ConstTensorView Linear::bias() const {
   if (impl_->bias.empty()) return {};

@@ -69,7 +69,7 @@ std::vector<TensorDeclaration> arrange(std::vector<TensorDeclaration> tensors, c
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& destination, std::vector<TensorDeclaration> tensors,
-                                     const std::map<std::string, std::string>& metadata)
+                                     const std::map<std::string, std::string>& metadata, std::uint64_t alignment)
     : file_(destination), order_(arrange(std::move(tensors), destination)) {
   std::string header = R"({"__metadata__":{"format":"pt")";
   for (const auto& [key, value] : metadata) {
@@ -89,7 +89,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& destination, s
   }
   header += "}";
   // Data that begins at a multiple of 8, in this order of types, is aligned for every tensor.
-  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t data_begin = (kHeaderPrefixBytes + header.size() + alignment - 1) / alignment * alignment;
+  header.resize(data_begin - kHeaderPrefixBytes, ' ');
   if (header.size() > kMaxHeaderBytes) {
     throw InvalidArgument(escape(destination.string()) + ": header of " + std::to_string(header.size()) +
                           " bytes, the limit is " + std::to_string(kMaxHeaderBytes));

@@ -27,11 +27,11 @@ struct TensorDeclaration {
 // leaves nothing behind.
 class SafetensorsWriter {
  public:
-  // Writes the header. `metadata` is added to {"format":"pt"}.
-  // Errors: InvalidArgument for a name that occurs twice, is "__metadata__", too long or not UTF-8, or a size out of
-  // range; IoError.
+  // Writes the header. `metadata` is added to {"format":"pt"}. The first tensor begins at a multiple of `alignment`,
+  // and so does every other whose predecessors' sizes are multiples. Errors: InvalidArgument for a name that occurs
+  // twice, is "__metadata__", too long or not UTF-8, or a size out of range; IoError.
   SafetensorsWriter(const std::filesystem::path& destination, std::vector<TensorDeclaration> tensors,
-                    const std::map<std::string, std::string>& metadata = {});
+                    const std::map<std::string, std::string>& metadata = {}, std::uint64_t alignment = 8);
 
   // The order in which bytes must come: widest types first, then by name.
   const std::vector<TensorDeclaration>& order() const { return order_; }

@@ -5,11 +5,15 @@
 #include <limits>
 #include <string>
 
+#include "kernels/cpu/adopted_section.hpp"
 #include "kernels/cpu/shares.hpp"
 #include "numerics/formats.hpp"
 
 namespace scaledmm::fp8 {
 namespace {
+
+// Of the packed bytes: a change of their order or meaning needs another number, or old files would be taken.
+constexpr int kLayoutVersion = 1;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -69,16 +73,8 @@ void pack_panel(const CheckedWeights& weights, const PackedFp8& packed, std::int
   }
 }
 
-std::string text(DType dtype) { return std::string(name(dtype)); }
-
-}  // namespace
-
-std::int64_t PackedFp8::size_bytes() const {
-  return codes.size_bytes() + scales.size_bytes() +
-         static_cast<std::int64_t>(sizeof(*this) + blocks.size() * sizeof(KBlock));
-}
-
-std::unique_ptr<PackedFp8> pack(const Packing& packing, const CheckedWeights& weights, Context& context) {
+// Sizes and places, but no memory.
+std::unique_ptr<PackedFp8> lay_out(const Packing& packing, const CheckedWeights& weights) {
   auto packed = std::make_unique<PackedFp8>();
   packed->n = weights.n;
   packed->k = weights.k;
@@ -95,15 +91,52 @@ std::unique_ptr<PackedFp8> pack(const Packing& packing, const CheckedWeights& we
   packed->padded_k = last.position + divide_up(last.count, packing.k_step) * packing.k_step;
   packed->whole = cut_chunks(packed->blocks, packing.k_step, packed->padded_k);
   packed->chunks = cut_chunks(packed->blocks, packing.k_step, packing.chunk_k);
-  const auto blocks = static_cast<std::int64_t>(packed->blocks.size());
-  packed->codes = HugeBuffer(packed->panels * packed->padded_k * kPanelColumns);
-  packed->scales = HugeBuffer(packed->panels * blocks * kPanelColumns * static_cast<std::int64_t>(sizeof(float)));
+  return packed;
+}
+
+std::int64_t codes_bytes(const PackedFp8& packed) { return packed.panels * packed.padded_k * kPanelColumns; }
+std::int64_t scales_bytes(const PackedFp8& packed) {
+  return packed.panels * kPanelColumns * static_cast<std::int64_t>(packed.blocks.size() * sizeof(float));
+}
+
+std::string text(DType dtype) { return std::string(name(dtype)); }
+
+}  // namespace
+
+std::int64_t PackedFp8::size_bytes() const {
+  return codes.size_bytes() + scales.size_bytes() +
+         static_cast<std::int64_t>(sizeof(*this) + blocks.size() * sizeof(KBlock));
+}
+
+std::vector<PackedSection> PackedFp8::sections() const {
+  return {{"codes", codes.bytes()}, {"scales", scales.bytes()}};
+}
+
+std::unique_ptr<PackedFp8> pack(const Packing& packing, const CheckedWeights& weights, Context& context) {
+  std::unique_ptr<PackedFp8> packed = lay_out(packing, weights);
+  packed->codes = HugeBuffer(codes_bytes(*packed));
+  packed->scales = HugeBuffer(scales_bytes(*packed));
   auto* codes = packed->codes.as<std::uint8_t>();
   auto* scales = packed->scales.as<float>();
+  const auto blocks = static_cast<std::int64_t>(packed->blocks.size());
   share_panels(packed->panels, context, [&](std::int64_t panel) {
     pack_panel(weights, *packed, panel, codes + panel * packed->padded_k * kPanelColumns,
                scales + panel * blocks * kPanelColumns);
   });
+  return packed;
+}
+
+std::string packed_layout(const Packing& packing) {
+  constexpr const char* kOrders[] = {"rows", "pairs", "quads"};
+  return "fp8 panels of " + std::to_string(kPanelColumns) + ", version " + std::to_string(kLayoutVersion) +
+         ": k step " + std::to_string(packing.k_step) + ", order " + kOrders[static_cast<std::size_t>(packing.order)];
+}
+
+std::unique_ptr<PackedFp8> adopt(const Packing& packing, const CheckedWeights& weights,
+                                 std::span<const PackedSection> sections, const std::shared_ptr<const void>& memory) {
+  std::unique_ptr<PackedFp8> packed = lay_out(packing, weights);
+  packed->codes = adopted_section(sections, "codes", codes_bytes(*packed), memory);
+  packed->scales = adopted_section(sections, "scales", scales_bytes(*packed), memory);
   return packed;
 }
 

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/huge_buffer.hpp"
@@ -56,11 +58,18 @@ struct Piece {
   bool ends_block = true;    // scale the sums and add them to totals; else leave them in sums
 };
 
-using Chunks = std::vector<std::vector<Piece>>;
+// Pieces that follow each other, of which a kernel works on all rows before it goes on.
+using Chunk = std::vector<Piece>;
+using Chunks = std::vector<Chunk>;
+inline std::int64_t chunk_begin(const Chunk& chunk) { return chunk.front().position; }
+inline std::int64_t chunk_length(const Chunk& chunk) {
+  return chunk.back().position + chunk.back().steps - chunk.front().position;
+}
 
 class PackedFp8 final : public PackedWeights {
  public:
   std::int64_t size_bytes() const override;
+  std::vector<PackedSection> sections() const override;
 
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -91,6 +100,11 @@ class PackedFp8 final : public PackedWeights {
 // Any block shape, offset and row pitch.
 std::unique_ptr<PackedFp8> pack(const Packing& packing, const CheckedWeights& weights, Context& context);
 std::vector<std::uint8_t> unpack(const PackedFp8& packed);
+
+// LinearKernel::packed_layout() and adopt() of a kernel that packs so.
+std::string packed_layout(const Packing& packing);
+std::unique_ptr<PackedFp8> adopt(const Packing& packing, const CheckedWeights& weights,
+                                 std::span<const PackedSection> sections, const std::shared_ptr<const void>& memory);
 
 // The FP8 layers that the fp8_w8a16 kernels take: any block, any activation key (activations stay as they are).
 Support can_implement_w8a16(const LayerConfig& config);

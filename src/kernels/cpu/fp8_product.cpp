@@ -40,8 +40,7 @@ struct Plan {
   std::int64_t row_blocks = 0;
   std::int64_t group_panels = 0;
   std::int64_t groups = 0;
-  std::byte* x = nullptr;
-  std::int64_t x_tile_bytes = 0;
+  PackedX x = {};
   float* factors = nullptr;        // [M]: of the totals; unused where the sums of W8A8 are scaled when stored
   float* row_scales = nullptr;     // [M][blocks], W8A8
   std::byte* row_codes = nullptr;  // for each packer one row of codes, W8A8
@@ -54,9 +53,10 @@ struct Plan {
     return std::min(arguments.m, part_begin(units, tiles, tile) * kernels.row_unit);
   }
   std::int64_t tile_sums() const { return kernels.tile_rows * kPanelColumns; }
-  std::int64_t kept_bytes() const {
-    return kernels.kept_panels * kernels.packing.chunk_k * kPanelColumns * kernels.kept_bytes;
-  }
+  // One tile streams over the whole of K; more share chunks.
+  const Chunks& chunks() const { return tiles == 1 ? packed.whole : packed.chunks; }
+  std::int64_t panel_kept() const { return kernels.packing.chunk_k * kPanelColumns * kernels.kept_bytes; }
+  std::int64_t kept_bytes() const { return kernels.kept_panels * panel_kept(); }
   std::int64_t sums_bytes() const {
     return group_panels * divide_up(tiles, row_blocks) * tile_sums() * static_cast<std::int64_t>(sizeof(float));
   }
@@ -69,10 +69,15 @@ struct Workspace {
   float* totals;
 };
 
-std::int64_t workspace_bytes(const Plan& plan) { return aligned(plan.kept_bytes()) + 2 * aligned(plan.sums_bytes()); }
+// A kernel that widens ahead has a chunk in use and one on its way.
+std::int64_t kept_chunks(const Plan& plan) { return plan.kernels.widen == nullptr ? 1 : 2; }
+
+std::int64_t workspace_bytes(const Plan& plan) {
+  return kept_chunks(plan) * aligned(plan.kept_bytes()) + 2 * aligned(plan.sums_bytes());
+}
 
 Workspace workspace_at(const Plan& plan, std::byte* memory) {
-  std::byte* sums = memory + aligned(plan.kept_bytes());
+  std::byte* sums = memory + kept_chunks(plan) * aligned(plan.kept_bytes());
   return {memory, reinterpret_cast<float*>(sums), reinterpret_cast<float*>(sums + aligned(plan.sums_bytes()))};
 }
 
@@ -97,47 +102,82 @@ void multiply_plainly(const Plan& plan, std::int64_t row, std::int64_t panel, fl
   }
 }
 
-void store_panel(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, std::int64_t panel, float* totals) {
+// `totals` are [panel][tile][row][16].
+void store_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, std::int64_t first_panel,
+                  std::int64_t panels, float* totals) {
   const ApplyArguments& arguments = plan.arguments;
-  const std::int64_t column = panel * kPanelColumns;
+  const std::int64_t column = first_panel * kPanelColumns;
   StoreCall store;
-  store.scales = plan.scales_when_stored() ? plan.packed.panel_scales(panel, 0) : nullptr;
+  store.panel_totals = tiles * plan.tile_sums();
+  store.scales = plan.scales_when_stored() ? plan.packed.panel_scales(first_panel, 0) : nullptr;
   store.bias = arguments.bias == nullptr ? nullptr : arguments.bias + column;
   store.dtype = arguments.y_dtype;
-  store.columns = std::min(kPanelColumns, plan.packed.n - column);
+  store.columns = std::min(panels * kPanelColumns, plan.packed.n - column);
+  store.y_stride = arguments.y_stride;
+  const float* factors = store.scales != nullptr ? plan.row_scales : plan.factors;
+  const auto y_at = [&](std::int64_t row) {
+    return static_cast<std::byte*>(arguments.y) + (row * arguments.y_stride + column) * size_bytes(arguments.y_dtype);
+  };
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     const std::int64_t first_row = plan.tile_begin(first_tile + tile);
-    const std::int64_t end_row = plan.tile_begin(first_tile + tile + 1);
-    for (std::int64_t row = first_row; row < end_row; ++row) {
-      float* row_totals = totals + tile * plan.tile_sums() + (row - first_row) * kPanelColumns;
-      store.factor = store.scales != nullptr ? plan.row_scales[row] : plan.factors[row];
-      if (store.scales == nullptr && store.factor == 0.0f) {
-        multiply_plainly(plan, row, panel, row_totals);
-        store.factor = 1.0f;
+    float* tile_totals = totals + tile * plan.tile_sums();
+    store.totals = tile_totals;
+    store.factors = factors + first_row;
+    store.rows = plan.tile_begin(first_tile + tile + 1) - first_row;
+    store.y = y_at(first_row);
+    store_rows(store);
+    if (store.scales != nullptr) continue;
+    for (std::int64_t row = 0; row < store.rows; ++row) {
+      if (factors[first_row + row] != 0.0f) continue;
+      float* row_totals = tile_totals + row * kPanelColumns;
+      for (std::int64_t p = 0; p < panels; ++p) {
+        multiply_plainly(plan, first_row + row, first_panel + p, row_totals + p * store.panel_totals);
       }
-      store.totals = row_totals;
-      store.y =
-          static_cast<std::byte*>(arguments.y) + (row * arguments.y_stride + column) * size_bytes(arguments.y_dtype);
-      store_row(store);
+      StoreCall again = store;
+      again.totals = row_totals;
+      again.factors = &kOne;
+      again.rows = 1;
+      again.y = y_at(first_row + row);
+      store_rows(again);
     }
   }
+}
+
+// The widening of a whole chunk of kernels.kept_panels panels, or what is left of `panels`, into `kept`.
+Widening widening_of(const Plan& plan, const Chunk& chunk, std::int64_t first_panel, std::int64_t panels,
+                     std::byte* kept) {
+  Widening widening;
+  widening.codes = plan.packed.panel_codes(first_panel, chunk_begin(chunk));
+  widening.panel_codes = plan.packed.padded_k * kPanelColumns;
+  widening.kept = kept;
+  widening.panel_kept = plan.panel_kept();
+  widening.panels = std::min(plan.kernels.kept_panels, panels);
+  widening.end = chunk_length(chunk);
+  return widening;
+}
+
+// Part `part` of `parts` of a whole widening.
+Widening part_of(const Widening& whole, std::int64_t k_step, std::int64_t part, std::int64_t parts) {
+  Widening result = whole;
+  result.begin = part_begin(whole.end / k_step, parts, part) * k_step;
+  result.end = part_begin(whole.end / k_step, parts, part + 1) * k_step;
+  return result;
 }
 
 void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, std::int64_t first_panel,
                      std::int64_t panels, const Workspace& workspace) {
   const PackedFp8& packed = plan.packed;
   const TileKernels& kernels = plan.kernels;
-  const bool one_tile = tiles == 1;
+  const bool one_tile = plan.tiles == 1;
   const std::int64_t most_panels =
       one_tile ? kernels.panels_at_once(plan.tile_begin(first_tile + 1) - plan.tile_begin(first_tile))
                : kernels.kept_panels;
 
   TileCall call;
   call.x_dtype = plan.quantizer != nullptr ? plan.quantizer->dtype : plan.arguments.x_dtype;
-  call.padded_k = packed.padded_k;
   call.panel_codes = packed.padded_k * kPanelColumns;
   call.kept = workspace.kept;
-  call.panel_kept = kernels.packing.chunk_k * kPanelColumns * kernels.kept_bytes;
+  call.panel_kept = plan.panel_kept();
   call.panel_sums = tiles * plan.tile_sums();
   const auto blocks = static_cast<std::int64_t>(packed.blocks.size());
   call.panel_scales = blocks * kPanelColumns;
@@ -146,28 +186,41 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
     call.row_scales_stride = blocks;
     call.row_scales_step = 1;
   }
-  // With one tile nothing is kept, so all of K is one chunk.
-  for (const std::vector<Piece>& chunk : one_tile ? packed.whole : packed.chunks) {
-    call.pieces = chunk;
+  // Widened ahead: one chunk is in use, the other on its way.
+  const bool widens_ahead = !one_tile && kernels.widen != nullptr;
+  std::byte* next_kept = workspace.kept + aligned(plan.kept_bytes());
+  const Chunks& chunks = plan.chunks();
+  if (widens_ahead) {
+    kernels.widen(packed.dtype, widening_of(plan, chunks.front(), first_panel, panels, call.kept));
+  }
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    call.pieces = chunks[c];
     for (std::int64_t panel = 0, width = most_panels; panel < panels; panel += width) {
       while (width > panels - panel) width /= 2;
-      call.codes = packed.panel_codes(first_panel + panel, chunk.front().position);
+      Widening next;
+      if (widens_ahead && panel + width < panels) {
+        next = widening_of(plan, chunks[c], first_panel + panel + width, panels - panel - width, next_kept);
+      } else if (widens_ahead && c + 1 < chunks.size()) {
+        next = widening_of(plan, chunks[c + 1], first_panel, panels, next_kept);
+      }
+      call.codes = packed.panel_codes(first_panel + panel, chunk_begin(chunks[c]));
       call.scales = plan.scales_when_stored() ? nullptr : packed.panel_scales(first_panel + panel, 0);
       for (std::int64_t tile = 0; tile < tiles; ++tile) {
         const std::int64_t first_row = plan.tile_begin(first_tile + tile);
         const std::int64_t rows = plan.tile_begin(first_tile + tile + 1) - first_row;
         if (plan.quantizer != nullptr) call.row_scales = plan.row_scales + first_row * blocks;
-        const Weights source = one_tile ? Weights::kCodes : tile == 0 ? Weights::kCodesAndKeep : Weights::kKept;
-        call.x = plan.x + (first_tile + tile) * plan.x_tile_bytes;
+        const bool keeps = tile == 0 && !widens_ahead;
+        const Weights source = one_tile ? Weights::kCodes : keeps ? Weights::kCodesAndKeep : Weights::kKept;
+        call.next = part_of(next, kernels.packing.k_step, tile, tiles);
+        call.x = plan.x.tile(first_tile + tile, chunks[c]);
         call.sums = workspace.sums + (panel * tiles + tile) * plan.tile_sums();
         call.totals = workspace.totals + (panel * tiles + tile) * plan.tile_sums();
         kernels.multiply(packed.dtype, source, rows, width, call);
       }
+      if (widens_ahead) std::swap(call.kept, next_kept);
     }
   }
-  for (std::int64_t panel = 0; panel < panels; ++panel) {
-    store_panel(plan, first_tile, tiles, first_panel + panel, workspace.totals + panel * call.panel_sums);
-  }
+  store_panels(plan, first_tile, tiles, first_panel, panels, workspace.totals);
 }
 
 void multiply_item(const Plan& plan, std::int64_t item, const Workspace& workspace) {
@@ -186,9 +239,10 @@ void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, 
   TileRows rows;
   rows.rows = plan.tile_begin(tile + 1) - first;
   rows.blocks = plan.packed.blocks;
-  rows.padded_k = plan.packed.padded_k;
+  rows.chunks = plan.chunks();
+  rows.packed = plan.x;
+  rows.tile = tile;
   rows.weight_dtype = plan.packed.dtype;
-  std::byte* x = plan.x + tile * plan.x_tile_bytes;
   if (plan.quantizer != nullptr) {
     rows.x = codes;  // every row of the tile in its turn
     rows.dtype = plan.kernels.code_form == CodeForm::kBF16 ? DType::kBF16 : plan.quantizer->dtype;
@@ -196,7 +250,7 @@ void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, 
     for (std::int64_t row = begin; row < end; ++row) {
       quantize_row(*plan.quantizer, plan.packed, plan.arguments, row, plan.kernels.code_form, codes,
                    plan.row_scales + row * blocks);
-      plan.factors[row] = plan.kernels.pack_row(rows, row - first, x);
+      plan.factors[row] = plan.kernels.pack_row(rows, row - first);
     }
     return;
   }
@@ -205,7 +259,7 @@ void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, 
   rows.dtype = plan.arguments.x_dtype;
   rows.stride = plan.arguments.x_stride;
   for (std::int64_t row = begin; row < end; ++row) {
-    plan.factors[row] = plan.kernels.pack_row(rows, row - first, x);
+    plan.factors[row] = plan.kernels.pack_row(rows, row - first);
   }
 }
 
@@ -239,7 +293,10 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   if (m == 0) return;
   Plan plan{kernels, packed, arguments, quantizer};
   plan.tiles = divide_up(m, kernels.tile_rows);
-  plan.row_blocks = divide_up(plan.tiles, kernels.block_rows / kernels.tile_rows);
+  // Of the second-level cache three eighths are for x, beside the sums and the weights that come next.
+  const std::int64_t x_share = context.device().l2_bytes * 3 / 8;
+  const std::int64_t chunk_tile_bytes = kernels.tile_rows * kernels.packing.chunk_k * kernels.x_bytes;
+  plan.row_blocks = divide_up(plan.tiles, std::max<std::int64_t>(1, x_share / chunk_tile_bytes));
   const std::int64_t work = m * packed.panels * kPanelColumns * packed.padded_k;
   const std::int64_t useful_threads =
       std::min<std::int64_t>(context.threads(), std::max<std::int64_t>(1, work / kWorkPerThread));
@@ -247,7 +304,7 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   const std::int64_t least_panels = plan.tiles == 1 ? kernels.panels_at_once(m) : kernels.kept_panels;
   const std::int64_t block_rows = divide_up(plan.tiles, plan.row_blocks) * kernels.tile_rows;
   plan.group_panels = least_panels;
-  if (plan.tiles > 1 && block_rows * packed.padded_k * kernels.x_bytes > kernels.small_x_bytes) {
+  if (plan.tiles > 1 && block_rows * packed.padded_k * kernels.x_bytes > x_share) {
     const std::int64_t balanced = packed.panels * plan.row_blocks / (useful_threads * kItemsPerWorker);
     plan.group_panels = std::clamp(balanced, least_panels, kGroupPanels) / least_panels * least_panels;
   }
@@ -256,8 +313,9 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   const std::int64_t items = plan.row_blocks * plan.groups;
   const std::int64_t workers = std::min(useful_threads, items);
 
-  plan.x_tile_bytes = aligned(kernels.tile_rows * packed.padded_k * kernels.x_bytes);
-  const std::int64_t x_bytes = plan.tiles * plan.x_tile_bytes;
+  plan.x.tiles = plan.tiles;
+  plan.x.k_bytes = kernels.tile_rows * kernels.x_bytes;
+  const std::int64_t x_bytes = aligned(plan.tiles * packed.padded_k * plan.x.k_bytes);
   const std::int64_t packers = std::clamp<std::int64_t>(m * packed.padded_k / kPackPerThread, 1, workers);
   const std::int64_t factor_bytes = aligned(m * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t blocks = quantizer == nullptr ? 0 : static_cast<std::int64_t>(packed.blocks.size());
@@ -267,7 +325,7 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   std::byte* scratch = context.scratch(x_bytes + factor_bytes + scale_bytes + packers * plan.row_code_bytes +
                                        workers * worker_bytes + Shares::bytes(workers));
   const auto take = [&scratch](std::int64_t bytes) { return std::exchange(scratch, scratch + bytes); };
-  plan.x = take(x_bytes);
+  plan.x.data = take(x_bytes);
   plan.factors = reinterpret_cast<float*>(take(factor_bytes));
   plan.row_scales = reinterpret_cast<float*>(take(scale_bytes));
   plan.row_codes = take(packers * plan.row_code_bytes);

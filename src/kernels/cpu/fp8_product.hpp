@@ -29,11 +29,21 @@ namespace scaledmm::fp8 {
 // Where a tile gets its weights: from the codes; from the codes, leaving them widened for other tiles; or widened.
 enum class Weights : std::uint8_t { kCodes, kCodesAndKeep, kKept };
 
-// One tile times one or more panels, over pieces of K that follow each other.
+// A chunk of panels to be widened: all of its steps, or, a part at a time, while tiles meet the chunk before.
+struct Widening {
+  const std::uint8_t* codes = nullptr;  // as in TileCall
+  std::int64_t panel_codes = 0;
+  std::byte* kept = nullptr;
+  std::int64_t panel_kept = 0;
+  std::int64_t panels = 0;
+  std::int64_t begin = 0;  // k, multiples of k_step
+  std::int64_t end = 0;
+};
+
+// One tile times one or more panels, over the pieces of a chunk.
 struct TileCall {
   const std::byte* x = nullptr;  // the packed tile
   DType x_dtype = DType::kBF16;  // of the activations, or of their codes
-  std::int64_t padded_k = 0;     // of the packed tile and the panels
   std::span<const Piece> pieces;
   const std::uint8_t* codes = nullptr;  // of the first panel, at the first piece
   std::int64_t panel_codes = 0;         // bytes from panel to panel
@@ -48,7 +58,9 @@ struct TileCall {
   const float* row_scales = nullptr;  // of row r, block b at r * row_scales_stride + b * row_scales_step
   std::int64_t row_scales_stride = 0;
   std::int64_t row_scales_step = 0;  // both 0: one value, 1
+  Widening next;                     // of kernels that widen; with Weights::kKept
 
+  std::int64_t length() const { return pieces.back().position + pieces.back().steps - pieces.front().position; }
   float row_scale(std::int64_t row, std::int64_t block) const {
     return row_scales[row * row_scales_stride + block * row_scales_step];
   }
@@ -58,10 +70,8 @@ struct TileCall {
 struct TileKernels {
   std::int64_t tile_rows = 0;            // most rows of a tile
   std::int64_t row_unit = 1;             // tiles begin at multiples of this
-  std::int64_t block_rows = 0;           // most rows of a row block: their chunk of x should stay in L2
   Packing packing;                       // a chunk should stay in L1
   std::int64_t kept_panels = 1;          // panels of a chunk
-  std::int64_t small_x_bytes = 0;        // packed rows of this size stay in L2 over the whole of K
   std::int64_t x_bytes = 4;              // of an activation in a packed tile
   std::int64_t kept_bytes = 4;           // of a widened weight; 0 where weights are used as they are
   CodeForm code_form = CodeForm::kBF16;  // what pack_row takes of quantized activations
@@ -69,9 +79,12 @@ struct TileKernels {
   std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;
   // Packs one row of a tile. Returns what its totals are multiplied by; 0 asks for the row to be computed plainly
   // instead. Quantized rows give 1.
-  float (*pack_row)(const TileRows& rows, std::int64_t row, std::byte* tile) = nullptr;
+  float (*pack_row)(const TileRows& rows, std::int64_t row) = nullptr;
   void (*multiply)(DType weights, Weights source, std::int64_t rows, std::int64_t panels,
                    const TileCall& call) = nullptr;
+  // Widens on its own, for kernels whose products leave the vector units idle: there the chunk that comes next is
+  // widened meanwhile, and Weights::kCodesAndKeep is not used. nullptr where the first tile widens for the others.
+  void (*widen)(DType weights, const Widening& widening) = nullptr;
   // Around a thread's calls of multiply; nullptr for nothing.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;

@@ -8,6 +8,8 @@
 //
 // Weights are widened by VPERMI2B: two tables of 128 bytes give the low and the high byte of every code, exactly.
 // Source: Intel SDM vol. 2, TDPBF16PS, VPERMI2B.
+#include <algorithm>
+
 #include "device/target.hpp"
 #include "kernels/cpu/fp8_amx_tiles.hpp"
 #include "kernels/cpu/fp8_product.hpp"
@@ -26,21 +28,21 @@ constexpr std::int64_t kTileK = 32;  // bf16 numbers of a tile row
 std::int64_t panels_at_once(std::int64_t) { return 2; }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call);
+void widen(DType weights, const Widening& widening);
 void configure_tiles();
 void release_tiles();
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
     .row_unit = 16,
-    .block_rows = 256,                                                      // 256 KiB of x for a chunk
     .packing = {.k_step = kTileK, .order = Order::kPairs, .chunk_k = 512},  // 32 KiB of bf16 weights in two panels
     .kept_panels = 2,
-    .small_x_bytes = 1 << 20,  // half of an L2
     .x_bytes = 2,
     .kept_bytes = 2,
     .panels_at_once = panels_at_once,
     .pack_row = pack_bf16_tiles,
     .multiply = multiply_tile,
+    .widen = widen,
     .begin = configure_tiles,
     .end = release_tiles,
 };
@@ -76,16 +78,22 @@ class Kernel final : public LinearKernel {
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
+  std::string packed_layout() const override { return fp8::packed_layout(kTileKernels.packing); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return fp8::adopt(kTileKernels.packing, weights, sections, memory);
+  }
 };
 
 // clang-format off
 SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,amx-tile,amx-bf16")
 // clang-format on
 
-constexpr std::int64_t kPrefetchBytes = 2048;
+constexpr std::int64_t kPrefetchBytes = 8192;
 constexpr std::int64_t kGroupBytes = 64;
-// With Weights::kCodes the widened weights of a step are read once: a ring of this many steps stays in L1.
-constexpr std::int64_t kRing = 4;
+constexpr std::int64_t kRing = 4;  // steps
+constexpr std::int64_t kAhead = 2;
 
 // The tables in registers.
 struct Widener {
@@ -102,7 +110,7 @@ struct Widener {
   void widen(const std::uint8_t* codes, std::byte* tile) const {
     SCALEDMM_UNROLL
     for (int i = 0; i < 8; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + kPrefetchBytes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + kPrefetchBytes), _MM_HINT_T1);
       const __m512i group = _mm512_load_si512(codes + i * kGroupBytes);
       const __m512i low_bytes = _mm512_permutex2var_epi8(low[0], group, low[1]);
       const __m512i magnitudes = _mm512_permutex2var_epi8(high[0], group, high[1]);
@@ -137,36 +145,91 @@ inline void multiply_step(const std::byte* x0, const std::byte* x1, const std::b
   if constexpr (kPanels == 2) _tile_zero(SCALEDMM_W_1);
 }
 
+// One step of 32 k of some panels, to `kept`.
+template <int kPanels>
+inline void widen_step(const Widener& widener, const std::uint8_t* codes, std::int64_t panel_codes, std::byte* kept,
+                       std::int64_t panel_kept) {
+  for (int p = 0; p < kPanels; ++p) widener.widen(codes + p * panel_codes, kept + p * panel_kept);
+}
+
+template <int kPanels>
+inline void widen_step_at(const Widener& widener, const Widening& w, std::int64_t k) {
+  widen_step<kPanels>(widener, w.codes + k * kPanelColumns, w.panel_codes, w.kept + k / kTileK * kTileBytes,
+                      w.panel_kept);
+}
+
+// Calls step(i) for every step of the call, and adds up pieces.
+template <int kHalves, int kPanels, class Step>
+void multiply_pieces(std::int64_t rows, const TileCall& call, const Step& step) {
+  std::int64_t first = 0;
+  for (const Piece& piece : call.pieces) {
+    const std::int64_t count = piece.steps / kTileK;
+    multiply_piece<kHalves, kPanels>(piece, rows, call, first, count, step);
+    first += count;
+  }
+}
+
+// Weights that are read once are widened into a ring that stays in L1, so many steps ahead of their product: a tile
+// load waits until the stores of its data have left the store buffer.
+template <int kHalves, int kPanels>
+void multiply_codes(const Widener& widener, std::int64_t rows, const TileCall& call) {
+  const std::int64_t steps = call.length() / kTileK;
+  const std::byte* x0 = call.x;
+  const std::byte* x1 = x0 + steps * kTileBytes;
+  constexpr std::int64_t kPanelRing = kRing * kTileBytes;
+  const std::uint8_t* codes = call.codes;
+  const auto widen = [&](std::int64_t i) {
+    widen_step<kPanels>(widener, codes + i * kTileK * kPanelColumns, call.panel_codes,
+                        call.kept + i % kRing * kTileBytes, kPanelRing);
+    stores_before_tile_loads();
+  };
+  for (std::int64_t i = 0; i < std::min(kAhead, steps); ++i) widen(i);
+  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) {
+    if (i + kAhead < steps) widen(i + kAhead);
+    const std::byte* w = call.kept + i % kRing * kTileBytes;
+    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing);
+  });
+}
+
+// Weights that were widened before. Between the products the vector units widen what comes next, evenly spread.
+template <int kHalves, int kPanels, int kNextPanels>
+void multiply_kept(const Widener& widener, std::int64_t rows, const TileCall& call) {
+  const std::int64_t steps = call.length() / kTileK;
+  const std::byte* x0 = call.x;
+  const std::byte* x1 = x0 + steps * kTileBytes;
+  const Widening& next = call.next;
+  const std::int64_t to_widen = (next.end - next.begin) / kTileK;
+  std::int64_t due = 0;
+  std::int64_t k = next.begin;
+  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) {
+    const std::byte* w = call.kept + i * kTileBytes;
+    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + call.panel_kept);
+    if constexpr (kNextPanels > 0) {
+      for (due += to_widen; due >= steps; due -= steps, k += kTileK) widen_step_at<kNextPanels>(widener, next, k);
+    }
+  });
+  stores_before_tile_loads();
+}
+
+void widen(DType weights, const Widening& widening) {
+  const Widener widener(bf16_tables(weights));
+  for (std::int64_t k = widening.begin; k < widening.end; k += kTileK) {
+    if (widening.panels == 2) {
+      widen_step_at<2>(widener, widening, k);
+    } else {
+      widen_step_at<1>(widener, widening, k);
+    }
+  }
+  stores_before_tile_loads();
+}
+
 template <int kHalves, int kPanels>
 void multiply_tile_as(const std::uint8_t* tables, Weights source, std::int64_t rows, const TileCall& call) {
   const Widener widener(tables);
-  const Piece& last = call.pieces.back();
-  const std::int64_t first = call.pieces.front().position;
-  const std::int64_t steps = (last.position + last.steps - first) / kTileK;
-  const std::byte* x0 = call.x + first * kTileBytes / kTileK;
-  const std::byte* x1 = x0 + call.padded_k * kTileBytes / kTileK;
-  const std::int64_t slots = source == Weights::kCodes ? kRing : steps;
-  const std::int64_t panel_kept = source == Weights::kCodes ? kRing * kTileBytes : call.panel_kept;
-  const auto widen_step = [&](std::int64_t i) {
-    for (int p = 0; p < kPanels; ++p) {
-      widener.widen(call.codes + p * call.panel_codes + i * kTileK * kPanelColumns,
-                    call.kept + i % slots * kTileBytes + p * panel_kept);
-    }
-    stores_before_tile_loads();
-  };
-  // Widening is one step ahead, so that a tile load does not wait for the stores of its own step.
-  if (source != Weights::kKept) widen_step(0);
-  const auto multiply_at = [&](std::int64_t i) {
-    if (source != Weights::kKept && i + 1 < steps) widen_step(i + 1);
-    const std::byte* w = call.kept + i % slots * kTileBytes;
-    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + panel_kept);
-  };
-  std::int64_t step = 0;
-  for (const Piece& piece : call.pieces) {
-    const std::int64_t count = piece.steps / kTileK;
-    multiply_piece<kHalves, kPanels>(piece, rows, call, step, count, multiply_at);
-    step += count;
-  }
+  if (source == Weights::kCodes) return multiply_codes<kHalves, kPanels>(widener, rows, call);
+  if (call.next.panels == 2) return multiply_kept<kHalves, kPanels, 2>(widener, rows, call);
+  if (call.next.panels == 1) return multiply_kept<kHalves, kPanels, 1>(widener, rows, call);
+  multiply_kept<kHalves, kPanels, 0>(widener, rows, call);
 }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call) {

@@ -26,9 +26,7 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
-    .block_rows = 192,            // 192 KiB of x for a chunk, in an L2 of 512
     .packing = {.chunk_k = 256},  // 16 KiB of f32 weights
-    .small_x_bytes = 192 << 10,
     .panels_at_once = panels_at_once,
     .pack_row = pack_f32_row,
     .multiply = multiply_tile,
@@ -63,6 +61,12 @@ class Kernel final : public LinearKernel {
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
+  std::string packed_layout() const override { return fp8::packed_layout(kTileKernels.packing); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return fp8::adopt(kTileKernels.packing, weights, sections, memory);
+  }
 };
 
 // clang-format off
@@ -88,7 +92,7 @@ inline void widen(const std::uint8_t* codes, __m256& low, __m256& high) {
 
 template <int kRows, int kPanels, Weights kSource, bool kIsE5M2>
 void multiply_tile_as(const TileCall& call) {
-  const auto* x = reinterpret_cast<const float*>(call.x) + call.pieces.front().position * kRows;
+  const auto* x = reinterpret_cast<const float*>(call.x);
   const std::uint8_t* codes = call.codes;
   auto* kept = reinterpret_cast<float*>(call.kept);
   const std::int64_t panel_codes = call.panel_codes;

@@ -26,10 +26,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
-    .block_rows = 192,            // 96 KiB of x for a chunk
     .packing = {.chunk_k = 128},  // 16 KiB of f32 weights in two panels
     .kept_panels = 2,
-    .small_x_bytes = 512 << 10,  // half of an L2
     .panels_at_once = panels_at_once,
     .pack_row = pack_f32_row,
     .multiply = multiply_tile,
@@ -64,6 +62,12 @@ class Kernel final : public LinearKernel {
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
+  std::string packed_layout() const override { return fp8::packed_layout(kTileKernels.packing); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return fp8::adopt(kTileKernels.packing, weights, sections, memory);
+  }
 };
 
 // clang-format off
@@ -90,7 +94,7 @@ struct Widener {
 template <int kRows, int kPanels, Weights kSource>
 void multiply_tile_as(DType dtype, const TileCall& call) {
   const Widener widener(dtype);
-  const auto* x = reinterpret_cast<const float*>(call.x) + call.pieces.front().position * kRows;
+  const auto* x = reinterpret_cast<const float*>(call.x);
   const std::uint8_t* codes = call.codes;
   auto* kept = reinterpret_cast<float*>(call.kept);
   const std::int64_t panel_codes = call.panel_codes;

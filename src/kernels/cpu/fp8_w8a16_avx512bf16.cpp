@@ -25,10 +25,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
-    .block_rows = 192,                                                       // 96 KiB of x for a chunk
     .packing = {.k_step = kGroupK, .order = Order::kPairs, .chunk_k = 256},  // 16 KiB of bf16 weights in two panels
     .kept_panels = 2,
-    .small_x_bytes = 512 << 10,  // half of an L2
     .x_bytes = 2,
     .kept_bytes = 2,
     .panels_at_once = panels_at_once,
@@ -67,6 +65,12 @@ class Kernel final : public LinearKernel {
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return fp8::unpack(static_cast<const PackedFp8&>(packed));
   }
+  std::string packed_layout() const override { return fp8::packed_layout(kTileKernels.packing); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return fp8::adopt(kTileKernels.packing, weights, sections, memory);
+  }
 };
 
 // clang-format off
@@ -102,7 +106,7 @@ struct Widener {
 template <int kRows, int kPanels, Weights kSource>
 void multiply_tile_as(const std::uint8_t* tables, const TileCall& call) {
   const Widener widener(tables);
-  const auto* x = reinterpret_cast<const std::int32_t*>(call.x) + call.pieces.front().position / 2 * kRows;
+  const auto* x = reinterpret_cast<const std::int32_t*>(call.x);
   const std::uint8_t* codes = call.codes;
   auto* kept = reinterpret_cast<std::uint16_t*>(call.kept);
   const std::int64_t panel_codes = call.panel_codes;

@@ -20,4 +20,12 @@ std::vector<std::uint8_t> W8A8Kernel::unpack(const LayerConfig&, const PackedWei
   return fp8::unpack(static_cast<const PackedFp8&>(packed));
 }
 
+std::string W8A8Kernel::packed_layout() const { return fp8::packed_layout(tiles().packing); }
+
+std::unique_ptr<PackedWeights> W8A8Kernel::adopt(const LayerConfig&, const CheckedWeights& weights,
+                                                 std::span<const PackedSection> sections,
+                                                 const std::shared_ptr<const void>& memory) const {
+  return fp8::adopt(tiles().packing, weights, sections, memory);
+}
+
 }  // namespace scaledmm::fp8

@@ -16,6 +16,10 @@ class W8A8Kernel : public LinearKernel {
   void multiply(const LayerConfig& config, const PackedWeights& packed, const ApplyArguments& arguments,
                 Context& context) const override;
   std::vector<std::uint8_t> unpack(const LayerConfig& config, const PackedWeights& packed) const override;
+  std::string packed_layout() const override;
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig& config, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override;
 
  private:
   virtual const TileKernels& tiles() const = 0;

@@ -25,10 +25,8 @@ void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_
 constexpr TileKernels kTileKernels{
     .tile_rows = 32,
     .row_unit = 16,
-    .block_rows = 512,  // 512 KiB of x for a chunk, in an L2 of 2 MiB
     .packing = {.k_step = kTileK, .order = Order::kQuads, .chunk_k = 1024},  // 32 KiB of weights in two panels
     .kept_panels = 2,
-    .small_x_bytes = 1 << 20,  // half of an L2
     .x_bytes = 1,
     .kept_bytes = 0,
     .code_form = CodeForm::kByte,
@@ -100,9 +98,8 @@ inline void multiply_step(const std::byte* x0, const std::byte* x1, const std::u
 
 template <Fp8Product kProduct, int kHalves, int kPanels>
 void multiply_tile_as(bool is_streamed, std::int64_t rows, const TileCall& call) {
-  const std::int64_t first = call.pieces.front().position / kTileK;
-  const std::byte* x0 = call.x + first * kTileBytes;
-  const std::byte* x1 = x0 + call.padded_k / kTileK * kTileBytes;
+  const std::byte* x0 = call.x;
+  const std::byte* x1 = x0 + call.length() / kTileK * kTileBytes;
   const auto multiply_at = [&](std::int64_t i) {
     const std::uint8_t* w = call.codes + i * kTileBytes;
     if (is_streamed) {

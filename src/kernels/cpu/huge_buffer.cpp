@@ -44,7 +44,14 @@ HugeBuffer::HugeBuffer(std::int64_t bytes) : bytes_(bytes) {
   std::memset(data_, 0, rounded);
 }
 
+HugeBuffer::HugeBuffer(std::span<const std::byte> bytes, std::shared_ptr<const void> memory)
+    : data_(const_cast<std::byte*>(bytes.data())),
+      bytes_(static_cast<std::int64_t>(bytes.size())),
+      is_owner_(false),
+      memory_(std::move(memory)) {}
+
 HugeBuffer::~HugeBuffer() {
+  if (!is_owner_) return;
   if (static_cast<std::size_t>(bytes_) >= kHugePage) {
     munmap(data_, round_up(static_cast<std::size_t>(bytes_), kHugePage));
   } else {

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cpu/adopted_section.hpp"
 #include "kernels/cpu/shares.hpp"
 
 namespace scaledmm {
 
 namespace {
+
+// Of the packed bytes: a change of their order or meaning needs another number, or old files would be taken.
+constexpr int kLayoutVersion = 1;
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
@@ -29,8 +33,32 @@ std::int64_t code_index(std::int64_t n, std::int64_t place, std::int64_t product
   return (place / products * kInt8PanelN + n % kInt8PanelN) * products + place % products;
 }
 
+// Sizes and places, but no memory.
+std::unique_ptr<Int8Weights> lay_out(const CheckedWeights& weights, const Int8Tile& tile) {
+  auto packed = std::make_unique<Int8Weights>();
+  packed->n = weights.n;
+  packed->k = weights.k;
+  packed->padded_n = round_up(weights.n, tile.n);
+  packed->block_scaled = !weights.per_channel;
+  packed->tile = tile;
+  packed->segments = split_k(weights, tile.k);
+  packed->packed_k = packed->segments.back().place + packed->segments.back().padded;
+  packed->input_scale = weights.input_scale;
+  packed->input_zero_point = weights.input_zero_point;
+  return packed;
+}
+
+// Bytes of the codes, and of the scales as of the column sums.
+std::int64_t codes_bytes(const Int8Weights& packed) { return packed.padded_n * packed.packed_k; }
+std::int64_t entries_bytes(const Int8Weights& packed) {
+  static_assert(sizeof(float) == sizeof(std::int32_t));
+  return static_cast<std::int64_t>(packed.segments.size() * sizeof(float)) * packed.padded_n;
+}
+
 void pack_panel(const CheckedWeights& weights, Int8Weights& packed, std::int64_t panel) {
   std::int8_t* codes = packed.codes.as<std::int8_t>() + panel * packed.packed_k * kInt8PanelN;
+  auto* scales = packed.scales.as<float>();
+  auto* column_sums = packed.column_sums.as<std::int32_t>();
   const std::int64_t first = panel * kInt8PanelN;
   for (std::int64_t n = first; n < std::min(first + kInt8PanelN, packed.n); ++n) {
     const auto* row = reinterpret_cast<const std::int8_t*>(weights.bytes + n * weights.row_pitch);
@@ -43,8 +71,8 @@ void pack_panel(const CheckedWeights& weights, Int8Weights& packed, std::int64_t
         sum += code;
       }
       const std::int64_t entry = static_cast<std::int64_t>(s) * packed.padded_n + n;
-      packed.scales[static_cast<std::size_t>(entry)] = weights.scale(n, segment.begin);
-      packed.column_sums[static_cast<std::size_t>(entry)] = sum;
+      scales[entry] = weights.scale(n, segment.begin);
+      column_sums[entry] = sum;
     }
   }
 }
@@ -52,8 +80,11 @@ void pack_panel(const CheckedWeights& weights, Int8Weights& packed, std::int64_t
 }  // namespace
 
 std::int64_t Int8Weights::size_bytes() const {
-  return codes.size_bytes() +
-         static_cast<std::int64_t>(scales.size() * sizeof(float) + column_sums.size() * sizeof(std::int32_t));
+  return codes.size_bytes() + scales.size_bytes() + column_sums.size_bytes();
+}
+
+std::vector<PackedSection> Int8Weights::sections() const {
+  return {{"codes", codes.bytes()}, {"scales", scales.bytes()}, {"column_sums", column_sums.bytes()}};
 }
 
 Support can_implement_int8(const LayerConfig& config) {
@@ -92,21 +123,26 @@ std::optional<QuantKey> int8_input_quant_key(const LayerConfig& config) {
 }
 
 std::unique_ptr<Int8Weights> pack_int8(const CheckedWeights& weights, const Int8Tile& tile, Context& context) {
-  auto packed = std::make_unique<Int8Weights>();
-  packed->n = weights.n;
-  packed->k = weights.k;
-  packed->padded_n = round_up(weights.n, tile.n);
-  packed->block_scaled = !weights.per_channel;
-  packed->tile = tile;
-  packed->segments = split_k(weights, tile.k);
-  packed->packed_k = packed->segments.back().place + packed->segments.back().padded;
-  packed->codes = HugeBuffer(packed->padded_n * packed->packed_k);
-  const std::size_t entries = packed->segments.size() * static_cast<std::size_t>(packed->padded_n);
-  packed->scales.assign(entries, 0.0f);
-  packed->column_sums.assign(entries, 0);
-  packed->input_scale = weights.input_scale;
-  packed->input_zero_point = weights.input_zero_point;
+  std::unique_ptr<Int8Weights> packed = lay_out(weights, tile);
+  packed->codes = HugeBuffer(codes_bytes(*packed));
+  packed->scales = HugeBuffer(entries_bytes(*packed));
+  packed->column_sums = HugeBuffer(entries_bytes(*packed));
   share_panels(packed->panels(), context, [&](std::int64_t panel) { pack_panel(weights, *packed, panel); });
+  return packed;
+}
+
+std::string int8_layout(const Int8Tile& tile) {
+  return "int8 panels of " + std::to_string(kInt8PanelN) + ", version " + std::to_string(kLayoutVersion) + ": n step " +
+         std::to_string(tile.n) + ", k step " + std::to_string(tile.k) + ", products " + std::to_string(tile.products);
+}
+
+std::unique_ptr<Int8Weights> adopt_int8(const CheckedWeights& weights, const Int8Tile& tile,
+                                        std::span<const PackedSection> sections,
+                                        const std::shared_ptr<const void>& memory) {
+  std::unique_ptr<Int8Weights> packed = lay_out(weights, tile);
+  packed->codes = adopted_section(sections, "codes", codes_bytes(*packed), memory);
+  packed->scales = adopted_section(sections, "scales", entries_bytes(*packed), memory);
+  packed->column_sums = adopted_section(sections, "column_sums", entries_bytes(*packed), memory);
   return packed;
 }
 

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/huge_buffer.hpp"
@@ -41,11 +43,14 @@ struct Int8Tile {
 class Int8Weights final : public PackedWeights {
  public:
   std::int64_t size_bytes() const override;
+  std::vector<PackedSection> sections() const override;
   const std::int8_t* panel(std::int64_t panel) const {
     return codes.as<std::int8_t>() + panel * packed_k * kInt8PanelN;
   }
-  const float* scales_of(std::int64_t segment) const { return scales.data() + segment * padded_n; }
-  const std::int32_t* column_sums_of(std::int64_t segment) const { return column_sums.data() + segment * padded_n; }
+  const float* scales_of(std::int64_t segment) const { return scales.as<float>() + segment * padded_n; }
+  const std::int32_t* column_sums_of(std::int64_t segment) const {
+    return column_sums.as<std::int32_t>() + segment * padded_n;
+  }
   std::int64_t panels() const { return padded_n / kInt8PanelN; }
 
   std::int64_t n = 0;
@@ -56,9 +61,9 @@ class Int8Weights final : public PackedWeights {
   Int8Tile tile;
   std::vector<Int8Segment> segments;  // one, unless block-scaled
   HugeBuffer codes;
-  std::vector<float> scales;              // [segments, padded_n], 0 in the padding
-  std::vector<std::int32_t> column_sums;  // [segments, padded_n]: sum of w over the segment
-  std::optional<float> input_scale;       // static activations
+  HugeBuffer scales;                 // f32 [segments, padded_n], 0 in the padding
+  HugeBuffer column_sums;            // int32 [segments, padded_n]: sum of w over the segment
+  std::optional<float> input_scale;  // static activations
   std::int32_t input_zero_point = 0;
 };
 
@@ -69,6 +74,12 @@ Support can_implement_int8(const LayerConfig& config);
 std::optional<QuantKey> int8_input_quant_key(const LayerConfig& config);
 
 std::unique_ptr<Int8Weights> pack_int8(const CheckedWeights& weights, const Int8Tile& tile, Context& context);
+
+// LinearKernel::packed_layout() and adopt() of a kernel that packs with this tile.
+std::string int8_layout(const Int8Tile& tile);
+std::unique_ptr<Int8Weights> adopt_int8(const CheckedWeights& weights, const Int8Tile& tile,
+                                        std::span<const PackedSection> sections,
+                                        const std::shared_ptr<const void>& memory);
 
 // The [N, K] bytes that were packed.
 std::vector<std::uint8_t> unpack_int8(const Int8Weights& weights);

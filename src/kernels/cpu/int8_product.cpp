@@ -18,8 +18,9 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) { return 
 // How rows and columns are cut. Column tiles are `panels` wide, row tiles `rows` high, in rectangles and tasks alike.
 struct Schedule {
   Schedule(const Int8Weights& weights, const CodeRows& codes, const Int8Method& method, std::int64_t m,
-           std::int64_t threads) {
-    const std::int64_t rows_in_cache = std::max<std::int64_t>(1, method.block_bytes / codes.row_bytes / method.rows);
+           std::int64_t threads, std::int64_t l2_bytes) {
+    const std::int64_t block_bytes = l2_bytes / 8 * method.block_eighths;
+    const std::int64_t rows_in_cache = std::max<std::int64_t>(1, block_bytes / codes.row_bytes / method.rows);
     const std::int64_t blocks = ceil_div(m, rows_in_cache * method.rows);
     block_m = round_up(ceil_div(m, blocks), method.row_step);
     m_blocks = ceil_div(m, block_m);
@@ -130,7 +131,7 @@ void multiply_pass(const LayerConfig& config, const Int8Weights& weights, const 
                    const Int8Method& method, std::int64_t first, std::int64_t last, Context& context) {
   const std::int64_t rows = last - first;
   CodeRows codes = CodeRows::plan(method.layout, weights);
-  const Schedule schedule(weights, codes, method, rows, context.threads());
+  const Schedule schedule(weights, codes, method, rows, context.threads(), context.device().l2_bytes);
   const std::int64_t scales_bytes = round_up(rows * static_cast<std::int64_t>(sizeof(Int8RowScale)), kAlignment);
   const std::int64_t codes_bytes = round_up(rows, method.row_step) * codes.row_bytes;
   const std::int64_t worker_bytes = schedule.sums_bytes * (weights.block_scaled ? 2 : 1);

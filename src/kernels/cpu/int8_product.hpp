@@ -41,13 +41,13 @@ struct Int8Rectangle {
 struct Int8Method {
   CodeLayout layout = CodeLayout::kInt16;
   const Int8RowFunctions& (*row_functions)() = int8_rows_avx2;
-  bool offset = false;            // codes are stored plus 128
-  bool adds_to_totals = false;    // where no row has a zero point
-  std::int64_t rows = 1;          // of a rectangle, at most
-  std::int64_t row_step = 1;      // sums hold a multiple of so many rows
-  std::int64_t panels = 1;        // of a rectangle, at most
-  std::int64_t least_panels = 1;  // where N is small; panels / least_panels is a power of two, and N is padded to it
-  std::int64_t block_bytes = 0;   // codes of a block of rows, about
+  bool offset = false;             // codes are stored plus 128
+  bool adds_to_totals = false;     // where no row has a zero point
+  std::int64_t rows = 1;           // of a rectangle, at most
+  std::int64_t row_step = 1;       // sums hold a multiple of so many rows
+  std::int64_t panels = 1;         // of a rectangle, at most
+  std::int64_t least_panels = 1;   // where N is small; panels / least_panels is a power of two, and N is padded to it
+  std::int64_t block_eighths = 0;  // of the second-level cache, for the codes of a block of rows; 0: one rectangle
   void (*multiply)(const Int8Rectangle&) = nullptr;
   void (*enter)() = nullptr;  // called on a thread before and after its rectangles
   void (*leave)() = nullptr;

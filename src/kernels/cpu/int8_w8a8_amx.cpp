@@ -18,8 +18,7 @@ namespace {
 constexpr std::int64_t kTileRows = 16;  // of every tile: codes, weights (4 of K each) and sums
 constexpr std::int64_t kTileK = 64;     // bytes of a tile row: what one TDPBSSD takes of K
 constexpr std::int64_t kTileBytes = kTileRows * kTileK;
-constexpr std::int64_t kPanels = 2;            // 2 x 2 tiles of sums: each tile of codes and weights is used twice
-constexpr std::int64_t kBlockBytes = 1 << 20;  // of codes: half of a second-level cache of 2 MiB
+constexpr std::int64_t kPanels = 2;  // 2 x 2 tiles of sums: each tile of codes and weights is used twice
 
 // codes[n / 16][p / 4][n % 16][p % 4], see int8_packing.hpp: sixteen p / 4 in a row are one tile
 constexpr Int8Tile kTile{kInt8PanelN, kTileK, 4};
@@ -33,7 +32,7 @@ constexpr Int8Method kMethod{.layout = CodeLayout::kTiles,
                              .rows = 2 * kTileRows,
                              .row_step = kTileRows,
                              .panels = kPanels,
-                             .block_bytes = kBlockBytes,
+                             .block_eighths = 4,
                              .multiply = multiply_tiles,
                              .enter = configure_tiles,
                              .leave = release_tiles};
@@ -71,6 +70,12 @@ class Kernel final : public LinearKernel {
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return unpack_int8(static_cast<const Int8Weights&>(packed));
+  }
+  std::string packed_layout() const override { return int8_layout(kTile); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return adopt_int8(weights, kTile, sections, memory);
   }
 };
 

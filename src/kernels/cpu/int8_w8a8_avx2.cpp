@@ -76,6 +76,12 @@ class Kernel final : public LinearKernel {
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return unpack_int8(static_cast<const Int8Weights&>(packed));
   }
+  std::string packed_layout() const override { return int8_layout(kTile); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return adopt_int8(weights, kTile, sections, memory);
+  }
 };
 
 }  // namespace

@@ -19,7 +19,6 @@ namespace {
 constexpr std::int64_t kTileM = 6;       // 6 rows x 4 panels are 24 sums; with 4 weights and a code, 29 of 32 registers
 constexpr std::int64_t kTilePanels = 4;  // four streams of weights also keep memory busiest at M = 1
 constexpr std::int64_t kQuad = 4;        // products that VPDPBUSD sums into one lane
-constexpr std::int64_t kBlockBytes = 384 << 10;  // of codes, beside 64 rows of weights in a second-level cache of 1 MiB
 
 // codes[n / 16][p / 4][n % 16][p % 4], see int8_packing.hpp
 constexpr Int8Tile kTile{kTilePanels * kInt8PanelN, kQuad, kQuad};
@@ -32,7 +31,7 @@ constexpr Int8Method kMethod{.layout = CodeLayout::kOffsetBytes,
                              .rows = kTileM,
                              .panels = kTilePanels,
                              .least_panels = kTilePanels,
-                             .block_bytes = kBlockBytes,
+                             .block_eighths = 3,
                              .multiply = multiply_tile};
 
 class Kernel final : public LinearKernel {
@@ -68,6 +67,12 @@ class Kernel final : public LinearKernel {
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return unpack_int8(static_cast<const Int8Weights&>(packed));
+  }
+  std::string packed_layout() const override { return int8_layout(kTile); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return adopt_int8(weights, kTile, sections, memory);
   }
 };
 

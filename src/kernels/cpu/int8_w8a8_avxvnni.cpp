@@ -17,8 +17,7 @@
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
 
-constexpr std::int64_t kQuad = 4;                // products that VPDPBUSD sums into one lane
-constexpr std::int64_t kBlockBytes = 256 << 10;  // of codes, beside the weights of a task in a second-level cache
+constexpr std::int64_t kQuad = 4;  // products that VPDPBUSD sums into one lane
 
 // codes[n / 16][p / 4][n % 16][p % 4], see int8_packing.hpp; N is padded so that four panels are always there
 constexpr Int8Tile kTile{4 * kInt8PanelN, kQuad, kQuad};
@@ -32,7 +31,7 @@ constexpr Int8Method kMethodOf{.layout = CodeLayout::kOffsetBytes,
                                .rows = kRows,
                                .panels = kPanels,
                                .least_panels = kPanels,
-                               .block_bytes = kBlockBytes,
+                               .block_eighths = 2,
                                .multiply = multiply_tile<kRows, kPanels>};
 
 // A panel is two registers. 12 sums, 2 weights and a code of 16 registers; few rows take several panels, so that the
@@ -75,6 +74,12 @@ class Kernel final : public LinearKernel {
   }
   std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
     return unpack_int8(static_cast<const Int8Weights&>(packed));
+  }
+  std::string packed_layout() const override { return int8_layout(kTile); }
+  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
+                                       std::span<const PackedSection> sections,
+                                       const std::shared_ptr<const void>& memory) const override {
+    return adopt_int8(weights, kTile, sections, memory);
   }
 };
 
