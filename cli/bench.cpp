@@ -1,19 +1,28 @@
 // scaledmm bench: times made-up layers. docs/benchmarking.md says what every field means.
 #include <fmt/format.h>
+#include <sched.h>
 
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/bench_call.hpp"
 #include "cli/bench_layer.hpp"
+#include "cli/bench_peers.hpp"
+#include "cli/bench_report.hpp"
 #include "cli/commands.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/machine_peak.hpp"
 #include "cli/output.hpp"
 #include "cli/selection_report.hpp"
 #include "formats/atomic_file.hpp"
+#include "formats/json.hpp"
 #include "scaledmm/scaledmm.hpp"
 
 namespace scaledmm::cli {
@@ -25,6 +34,10 @@ struct BenchOptions {
   std::string kernel;
   std::string x_dtype = "bf16";
   std::string output;
+  std::string html;
+  std::string report;
+  std::vector<std::string> peers;
+  double seconds = 1.5;
   int threads = 0;
   bool cold = false;
   bool json = false;
@@ -81,7 +94,7 @@ double floor_us(const Problem& problem, const BenchLayer& layer, Machine& machin
 
 Json measure_row(const std::string& scheme, const Problem& problem, const BenchOptions& options, BenchLayer& layer,
                  Machine& machine, Context& context) {
-  const LayerTimes times = layer.measure(problem.m, context);
+  const LayerTimes times = BenchCall(layer, problem.m, context).measure();
   const double median = times.apply.quantile(0.5);
   const double ops = 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n * problem.k);
   Json row;
@@ -125,7 +138,168 @@ const LinearKernel& choose_kernel(const LayerConfig& config, const BenchOptions&
   return *selection.kernel;
 }
 
-int bench(const BenchOptions& options) {
+std::string comparison_header() {
+  return fmt::format("\n{:<42} {:<15} {:>5} {:>6} {:>6} {:>11} {:>11} {:>6} {:>5} {:>5} {:>9} {:>9}  {}\n", "peer",
+                     "scheme", "M", "N", "K", "ours us", "peer us", "ratio", "wins", "pairs", "our err", "peer err",
+                     "AMX state");
+}
+
+std::string comparison_row(const Json& row) {
+  if (row.contains("failed")) {
+    return printable(fmt::format("{:<42} {:<15} {}\n", row["peer"].get<std::string>(), row["scheme"].get<std::string>(),
+                                 one_line(row["failed"].get<std::string>())));
+  }
+  std::string states;
+  for (const auto& [state, some] : row["states"].items()) {
+    states += fmt::format("{} {:.2f} ({:.0f}% of {}) ", state, some["ratio"].get<double>(),
+                          100 * some["wins"].get<double>(), some["pairs"].get<std::size_t>());
+  }
+  return printable(fmt::format(
+      "{:<42} {:<15} {:>5} {:>6} {:>6} {:>11.1f} {:>11.1f} {:>6.2f} {:>4.0f}% {:>5} {:>9.1e} {:>9.1e}  {}\n",
+      row["peer"].get<std::string>(), row["scheme"].get<std::string>(), row["m"].get<std::int64_t>(),
+      row["n"].get<std::int64_t>(), row["k"].get<std::int64_t>(), row["ours_us"].get<double>(),
+      row["peer_us"].get<double>(), row["ratio"].get<double>(), 100 * row["wins"].get<double>(),
+      row["pairs"].get<std::size_t>(), row["ours_error"].get<double>(), row["peer_error"].get<double>(), states));
+}
+
+std::string date_text() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
+  return text;
+}
+
+// This process and the peers that it will start on the same CPUs: the first `threads` of the affinity mask.
+void stay_on_cpus(int threads) {
+  cpu_set_t all, some;
+  CPU_ZERO(&all);
+  CPU_ZERO(&some);
+  if (::sched_getaffinity(0, sizeof all, &all) != 0) return;
+  for (int cpu = 0, taken = 0; cpu < CPU_SETSIZE && taken < threads; ++cpu) {
+    if (!CPU_ISSET(cpu, &all)) continue;
+    CPU_SET(cpu, &some);
+    ++taken;
+  }
+  ::sched_setaffinity(0, sizeof some, &some);
+}
+
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options)
+      : options_(options),
+        context_(Threading{options.threads, nullptr, nullptr}),
+        dtype_(*dtype_from_name(options.x_dtype)) {
+    if (!options.peers.empty()) peers_.emplace(options.peers, context_.threads());
+    machine_.peak = measure_peak(context_);
+  }
+
+  void run(const std::vector<std::string>& schemes, const std::vector<Problem>& problems) {
+    if (!options_.json) print_head();
+    if (peers_) note_absent_peers();
+    for (const std::string& scheme : schemes) {
+      std::optional<BenchLayer> layer;
+      std::vector<std::int64_t> ms;
+      for (const Problem& problem : problems) {
+        const LayerConfig wanted = make_config(scheme, problem.n, problem.k, dtype_, dtype_);
+        if (!layer || !(wanted == layer->config())) {
+          if (layer) compare(scheme, *layer, ms);
+          ms.clear();
+          layer.reset();  // the old copies go before the new ones come
+          layer.emplace(wanted, choose_kernel(wanted, options_), options_.cold, context_);
+        }
+        ms.push_back(problem.m);
+        add(rows_, measure_row(scheme, problem, options_, *layer, machine_, context_), table_row);
+      }
+      if (layer) compare(scheme, *layer, ms);
+    }
+  }
+
+  // Also after every comparison: a long run that is stopped leaves what it has.
+  void save() const {
+    if (!options_.output.empty()) write_file(options_.output, json_text(document()));
+  }
+
+  Json document() const {
+    Json document;
+    document["version"] = version();
+    document["date"] = date_text();
+    document["device"] = device_json(this_cpu());
+    document["threads"] = context_.threads();
+    document["peak_int8_ops"] = machine_.peak.int8_ops;
+    document["peak_float_ops"] = machine_.peak.float_ops;
+    document["rows"] = rows_;
+    if (peers_) {
+      document["peers"] = peers_->description();
+      document["comparisons"] = comparisons_;
+    }
+    return document;
+  }
+
+ private:
+  void print_head() const {
+    print(fmt::format("{}; {}, weights {}\n", printable(device_line(this_cpu())),
+                      count_of(static_cast<std::size_t>(context_.threads()), "thread") + " used",
+                      options_.cold ? "cold (from memory)" : "hot"));
+    print(fmt::format("measured peak: int8 {:.3f} TOPS, f32 {:.3f} TFLOPS\n\n", machine_.peak.int8_ops * 1e-12,
+                      machine_.peak.float_ops * 1e-12));
+    print(table_header());
+  }
+
+  void note_absent_peers() const {
+    for (const Json& peer : peers_->description()) {
+      if (!peer.contains("absent")) continue;
+      note(one_line(fmt::format("peer {}: {}", peer["command"].get<std::string>(), peer["absent"].get<std::string>())));
+    }
+  }
+
+  void compare(const std::string& scheme, const BenchLayer& layer, const std::vector<std::int64_t>& ms) {
+    if (!peers_) return;
+    if (!options_.json) print(comparison_header());
+    peers_->compare(scheme, layer, ms, options_.cold, options_.seconds, context_, [&](const Json& row) {
+      add(comparisons_, row, comparison_row);
+      save();
+    });
+    if (!options_.json) print("\n");
+  }
+
+  void add(Json& list, Json row, std::string (*line)(const Json&)) const {
+    if (options_.json) {
+      print_json_line(row);
+    } else {
+      print(line(row));
+    }
+    std::fflush(stdout);
+    list.push_back(std::move(row));
+  }
+
+  const BenchOptions& options_;
+  Context context_;
+  DType dtype_;
+  Machine machine_;
+  std::optional<BenchPeers> peers_;
+  Json rows_ = Json::array();
+  Json comparisons_ = Json::array();
+};
+
+void write_report(const Json& document, const std::string& file) {
+  write_file(file, html_report(document, std::filesystem::path(file).stem().string()));
+}
+
+int redraw(const BenchOptions& options) {
+  if (options.html.empty()) throw UsageError("--report needs --html");
+  write_report(read_json_file(options.report), options.html);
+  return kOk;
+}
+
+int bench(BenchOptions options) {
+  if (!options.report.empty()) return redraw(options);
+  if (options.peers.empty() && options.seconds != BenchOptions().seconds)
+    throw UsageError("--seconds belongs to --peer");
+  const bool is_default = options.schemes.empty() && options.shapes.empty() && !options.json;
+  if (is_default && options.output.empty() && options.html.empty()) {
+    options.output = "scaledmm-bench.json";
+    options.html = "scaledmm-bench.html";
+  }
   const std::vector<std::string> schemes =
       options.schemes.empty() ? std::vector<std::string>{"int8", "fp8_w8a16"} : options.schemes;
   const std::vector<Problem> problems = options.shapes.empty() ? default_problems() : parse_problems(options.shapes);
@@ -134,45 +308,13 @@ int bench(const BenchOptions& options) {
   for (const std::string& scheme : schemes) {
     for (const Problem& p : problems) choose_kernel(make_config(scheme, p.n, p.k, dtype, dtype), options);
   }
-  Context context(Threading{options.threads, nullptr, nullptr});
-  Machine machine;
-  machine.peak = measure_peak(context);
-  if (!options.json) {
-    print(fmt::format("{}; {}, weights {}\n", printable(device_line(this_cpu())),
-                      count_of(static_cast<std::size_t>(context.threads()), "thread") + " used",
-                      options.cold ? "cold (from memory)" : "hot"));
-    print(fmt::format("measured peak: int8 {:.3f} TOPS, f32 {:.3f} TFLOPS\n\n", machine.peak.int8_ops * 1e-12,
-                      machine.peak.float_ops * 1e-12));
-    print(table_header());
-  }
-  Json rows = Json::array();
-  for (const std::string& scheme : schemes) {
-    std::optional<BenchLayer> layer;
-    LayerConfig config;
-    for (const Problem& problem : problems) {
-      const LayerConfig wanted = make_config(scheme, problem.n, problem.k, dtype, dtype);
-      if (!layer || !(wanted == config)) {
-        layer.reset();  // the old copies go before the new ones come
-        config = wanted;
-        layer.emplace(config, choose_kernel(config, options), options.cold, context);
-      }
-      rows.push_back(measure_row(scheme, problem, options, *layer, machine, context));
-      if (options.json) {
-        print_json_line(rows.back());
-      } else {
-        print(table_row(rows.back()));
-      }
-      std::fflush(stdout);
-    }
-  }
-  if (!options.output.empty()) {
-    Json document;
-    document["version"] = version();
-    document["device"] = device_json(this_cpu());
-    document["peak_int8_ops"] = machine.peak.int8_ops;
-    document["peak_float_ops"] = machine.peak.float_ops;
-    document["rows"] = rows;
-    write_file(options.output, json_text(document));
+  if (!options.peers.empty() && options.threads > 0) stay_on_cpus(options.threads);
+  Bench run(options);
+  run.run(schemes, problems);
+  run.save();
+  if (!options.html.empty()) write_report(run.document(), options.html);
+  for (const std::string& file : {options.output, options.html}) {
+    if (!file.empty()) note("wrote " + file);
   }
   return kOk;
 }
@@ -194,7 +336,16 @@ void add_bench(CLI::App& app, Command& command) {
   sub->add_flag("--cold", options->cold, "Rotate over copies of the weights, so that each call reads them from memory");
   add_dtype_option(*sub, "--x-dtype", options->x_dtype, "dtype of activations and outputs (default: bf16)");
   sub->add_flag("--json", options->json, "One JSON object for each row instead of a table");
+  sub->add_option("--peer", options->peers,
+                  "A program that times another library's operators for comparison, such as \"python3 "
+                  "bench/baselines/torch_cpu.py\"; repeatable")
+      ->take_all()
+      ->expected(1);
+  sub->add_option("--seconds", options->seconds, "Time for each comparison with a peer (default: 1.5)")
+      ->check(CLI::Range(0.0, 600.0));
   sub->add_option("--output", options->output, "Also write the rows and the machine to this JSON file");
+  sub->add_option("--html", options->html, "Also draw them, as one HTML page with plots");
+  sub->add_option("--report", options->report, "Time nothing: draw this JSON file again (with --html)");
   sub->footer(
       "\nTimes are medians in microseconds: apply is the whole call, gemm the call with activations that were "
       "quantized\n"
@@ -202,10 +353,14 @@ void add_bench(CLI::App& app, Command& command) {
       "that\n"
       "this machine could need, max(operations / peak, bytes / bandwidth), as a share of apply. The outputs are "
       "checked\n"
-      "against the reference before anything is timed. Without --shape the layers of Llama 3 8B are timed.\n"
+      "against the reference before anything is timed. Without --shape the layers of Llama 3 8B are timed; without "
+      "any\n"
+      "option the figures also go to scaledmm-bench.json and scaledmm-bench.html.\n"
+      "With --peer both are called in turn, and the ratio is the median over pairs, above 1 where we are faster.\n"
       "\nExamples:\n"
       "  scaledmm bench\n"
-      "  scaledmm bench --scheme int8 --shape 1,4096,4096 --shape 64,4096,4096 --cold --threads 1 --json");
+      "  scaledmm bench --scheme int8 --shape 1,4096,4096 --shape 64,4096,4096 --cold --threads 1 --json\n"
+      "  scaledmm bench --threads 1 --peer \"python3 bench/baselines/torch_cpu.py\" --html report.html");
   sub->callback([options, &command] { command = [options] { return bench(*options); }; });
 }
 

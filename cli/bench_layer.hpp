@@ -1,25 +1,28 @@
-// A made-up layer to time: weights, packed copies, activations, and the check that its outputs are right.
+// A made-up layer to time: random weights, and packed copies of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "scaledmm/linear.hpp"
-#include "scaledmm/registry.hpp"
 
 namespace scaledmm::cli {
 
-// Times in microseconds, sorted ascending.
-struct Samples {
-  std::vector<double> us;
-  double quantile(double q) const;
-};
-
-struct LayerTimes {
-  Samples apply;  // activations in, outputs out
-  Samples gemm;   // activations quantized before; empty where the kernel takes none
+// splitmix64
+struct Random {
+  std::uint64_t state;
+  std::uint64_t next() {
+    std::uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+  // About normal, -126 to 126: the sum of four numbers of 6 bits.
+  int bell() {
+    const std::uint64_t z = next();
+    return static_cast<int>((z & 63) + (z >> 8 & 63) + (z >> 16 & 63) + (z >> 24 & 63)) - 126;
+  }
 };
 
 // Random weights of a config, packed once or, to be read from memory each time, more often than the caches can hold.
@@ -29,26 +32,25 @@ class BenchLayer {
 
   const LinearKernel& kernel() const { return *kernel_; }
   const LayerConfig& config() const { return config_; }
+  WeightShape shape() const { return shape_; }
+  bool is_int8() const { return std::holds_alternative<Int8ScaledMMLinearLayerConfig>(config_); }
+  // The packed copies.
+  const std::vector<Layer>& copies() const { return copies_; }
+
+  // The weights as a checkpoint has them: codes [N, K], scales f32 [rows, columns].
+  const std::vector<std::uint8_t>& codes() const { return codes_; }
+  const std::vector<float>& scales() const { return scales_; }
+  // The dequantized weight.
+  float weight(std::int64_t n, std::int64_t k) const;
+  // Views of rows [begin, begin + count); `codes` is where row `begin` starts.
+  LayerWeights weights(const std::uint8_t* codes, std::int64_t begin, std::int64_t count) const;
+
   // Bytes of the weights and scales as a checkpoint has them.
   std::int64_t weight_bytes() const;
   // The packed bytes that one round of calls reads.
   std::int64_t resident_bytes() const;
 
-  // Checks the outputs for `m` random rows, then times. Errors: Error when an output is wrong.
-  LayerTimes measure(std::int64_t m, Context& context);
-
  private:
-  struct Activations;
-  // Views of rows [begin, begin + count); `codes` is where row `begin` starts.
-  LayerWeights weights(const std::uint8_t* codes, std::int64_t begin, std::int64_t count) const;
-  void check(const Activations& activations, Context& context) const;
-  // `x` are the activations' rows `rows`.
-  void check_columns(const Activations& activations, const std::vector<std::int64_t>& rows, std::vector<std::byte> x,
-                     std::int64_t begin, std::int64_t count, Context& context) const;
-  // [rows of x, count], of the reference kernel for weight rows [begin, begin + count) with these codes.
-  std::vector<float> reference_outputs(const std::vector<std::uint8_t>& codes, const std::vector<std::byte>& x,
-                                       std::int64_t begin, std::int64_t count, Context& context) const;
-
   LayerConfig config_;
   const LinearKernel* kernel_;
   WeightShape shape_;
@@ -56,7 +58,7 @@ class BenchLayer {
   std::int64_t block_k_ = 1;
   std::vector<std::uint8_t> codes_;
   std::vector<float> scales_;
-  std::vector<Layer> layers_;
+  std::vector<Layer> copies_;
 };
 
 }  // namespace scaledmm::cli
