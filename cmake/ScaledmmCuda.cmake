@@ -27,7 +27,7 @@ endfunction()
 # -fmad=false: no fusing of a * b + c that the source did not ask for, as for the library.
 set(SCALEDMM_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr
     -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-missing-field-initializers
-    -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src)
+    -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src CACHE INTERNAL "Flags of every .cu file")
 
 function(scaledmm_cuda_sources target)
   cmake_parse_arguments(arg "PORTABLE" "" "" ${ARGN})

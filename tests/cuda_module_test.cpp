@@ -37,7 +37,11 @@ std::string detail_with(const std::string& module) {
   });
 }
 
-const std::string kModule = SCALEDMM_CUDA_MODULE_FILE;
+// The module of this build; on a machine that it was carried to, what the environment says.
+const std::string kModule = [] {
+  const char* path = std::getenv("SCALEDMM_CUDA_MODULE");
+  return std::string(path != nullptr ? path : SCALEDMM_CUDA_MODULE_FILE);
+}();
 
 // Runs first: children of a process that has looked for the module already would not look again.
 TEST(ACudaModule, IsLookedForWhereTheEnvironmentSaysAndTheReasonIsKept) {
@@ -99,6 +103,32 @@ TEST(CudaSelection, TakesTheKernelOfTheCardThenTheVendors) {
     EXPECT_EQ(first(scheme, "sm100"), "cublaslt_fp8") << scheme;
     EXPECT_EQ(first(scheme, "sm120"), "cublaslt_fp8") << scheme;
     EXPECT_EQ(first(scheme, "sm80"), "none") << scheme;
+  }
+}
+
+TEST(CudaSelection, AccumulatesFastOnlyWhereAsked) {
+  const LayerConfig config = config_of(fp8_scheme("", GroupShape::per_channel(), kFp8DynamicTokenSym));
+  const Device sm90 = device_from_name("sm90");
+  const Selection selection = explain(config, sm90);
+  EXPECT_EQ(selection.kernel->name(), "fp8_w8a8_sm90");
+  EXPECT_EQ(selection.candidates.back().kernel->name(), "fp8_w8a8_sm90_fast");
+  EXPECT_TRUE(selection.candidates.back().ok) << selection.candidates.back().reason;
+  SelectOptions options;
+  options.force = "fp8_w8a8_sm90_fast";
+  EXPECT_EQ(explain(config, sm90, options).kernel->name(), "fp8_w8a8_sm90_fast");
+  options = {};
+  options.backend = "fp8_w8a8_sm90_fast";
+  EXPECT_EQ(explain(config, sm90, options).kernel->name(), "fp8_w8a8_sm90_fast");
+  options.require_batch_invariant = true;
+  EXPECT_EQ(explain(config, sm90, options).kernel->name(), "fp8_w8a8_sm90");
+}
+
+TEST(CudaSelection, TakesZeroPointsOfQuantizedActivations) {
+  for (const char* kernel : {"int8_w8a8_sm90", "cublaslt_int8"}) {
+    const std::optional<QuantKey> key =
+        find_kernel(kernel)->input_quant_key(config_of(int8_scheme("", false, true, false)));
+    ASSERT_TRUE(key) << kernel;
+    EXPECT_FALSE(key->symmetric) << kernel;
   }
 }
 

@@ -135,19 +135,56 @@ TEST_P(GpuContract, UnpackGivesTheWeightsBackAlsoFromTheDevicesMemory) {
 
 TEST_P(GpuContract, GivesARowTheSameBitsInAnyBatch) {
   if (!kernel().info().guarantees.batch_invariant) GTEST_SKIP() << "it does not promise to";
-  constexpr std::int64_t kM = 300, kN = 200, kK = 1000;
+  constexpr std::int64_t kM = 300, kN = 200;
+  // Up to 16 rows are quantized by the GEMM's own launch, 1 and 2 short ones by each CTA; sums of long rows are those
+  // of two runs of K.
+  for (const std::int64_t k : {1000, 8300, 20000}) {
+    for_each_scheme([&](const Scheme& scheme) {
+      if (!scheme.is_int8() && scheme.fp8().activation_quant_key == kFp8DynamicTensorSym)
+        return;  // one scale for the batch
+      const Layer layer = make_layer(scheme, kN, k).process(kernel(), context());
+      const Matrix x = make_activation(DType::kBF16, kM, k);
+      const Matrix y = apply_on_gpu(layer, x, nullptr);
+      for (const std::int64_t m : {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257}) {
+        const Matrix part =
+            make_matrix(DType::kBF16, m, k, [&](std::int64_t i, std::int64_t j) { return x.at(kM - m + i, j); });
+        const Matrix got = apply_on_gpu(layer, part, nullptr);
+        for (std::int64_t i = 0; i < m; ++i) {
+          ASSERT_EQ(got.row(i), y.row(kM - m + i)) << "K " << k << " M " << m << " row " << i;
+        }
+      }
+    });
+  }
+}
+
+// A caller's zero points need not be codes: 100000 is far from int8, and sums leave 32 bits.
+TEST_P(GpuContract, CorrectsForAnyZeroPointsOfACaller) {
+  constexpr std::int64_t kM = 7, kN = 70, kK = 352;
   for_each_scheme([&](const Scheme& scheme) {
-    if (!scheme.is_int8() && scheme.fp8().activation_quant_key == kFp8DynamicTensorSym)
-      return;  // one scale for the batch
-    const Layer layer = make_layer(scheme, kN, kK).process(kernel(), context());
-    const Matrix x = make_activation(DType::kBF16, kM, kK);
-    const Matrix y = apply_on_gpu(layer, x, nullptr);
-    for (const std::int64_t m : {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257}) {
-      const Matrix part =
-          make_matrix(DType::kBF16, m, kK, [&](std::int64_t i, std::int64_t j) { return x.at(kM - m + i, j); });
-      const Matrix got = apply_on_gpu(layer, part, nullptr);
-      for (std::int64_t i = 0; i < m; ++i) ASSERT_EQ(got.row(i), y.row(kM - m + i)) << "M " << m << " row " << i;
+    if (!scheme.is_int8()) return;
+    const LayerData data = make_layer(scheme, kN, kK);
+    const std::optional<QuantKey> key = kernel().input_quant_key(data.config);
+    if (!key || key->symmetric) return;
+    const Layer layer = data.process(kernel(), context());
+    const LinearKernel& reference = native::reference();
+    const Layer expected_layer = data.process(reference, host());
+    const bool one_value = key->scale.group_shape.is_per_tensor();
+    Matrix q = make_codes(DType::kInt8, kM, kK,
+                          [](std::int64_t i, std::int64_t j) { return static_cast<std::uint8_t>(i * 37 + j * 11); });
+    Matrix scale(DType::kF32, one_value ? 1 : kM, 1), zero(DType::kInt32, one_value ? 1 : kM, 1);
+    for (std::int64_t i = 0; i < scale.rows; ++i) {
+      scale.set(i, 0, 0.01f * static_cast<float>(i + 1));
+      const auto value = static_cast<std::int32_t>(i % 2 == 0 ? 100000 + i : -3000000 - i);
+      std::memcpy(zero.bytes.data() + i * 4, &value, sizeof value);
     }
+    const GpuMatrix gpu_q(gpu(), q), gpu_scale(gpu(), scale), gpu_zero(gpu(), zero);
+    GpuMatrix y(gpu(), Matrix(DType::kF32, kM, kN));
+    Matrix expected(DType::kF32, kM, kN);
+    kernel().apply_weights(layer, QuantizedActivation{gpu_q.view(), gpu_scale.view(), gpu_zero.view(), *key}, {},
+                           y.view(), context());
+    reference.apply_weights(expected_layer, QuantizedActivation{q.view(), scale.view(), zero.view(), *key}, {},
+                            expected.view(), host());
+    EXPECT_EQ(first_other_value(y.download(), expected), "");
   });
 }
 
@@ -319,6 +356,114 @@ TEST_P(GpuContract, ReachesOffsetsBeyond32Bits) {
       y.copy_to_host(got.bytes.data(), 2 * n * 2, (kM - 2) * n * 2);
       EXPECT_EQ(first_difference(got, apply_on_gpu(layer, last, nullptr)), "") << "N " << n << " K " << k;
     });
+  }
+}
+
+// The module's GEMM on rows that it quantizes itself, and on rows that a launch of its own has quantized.
+class GpuFusedRows : public GpuTest {
+ protected:
+  static constexpr std::int64_t kN = 200, kPitch = 8192;
+
+  struct Case {
+    bool is_int8, is_static, symmetric;
+  };
+
+  Matrix run(const Case& c, const Matrix& x, const DeviceBuffer& weights, void* prepared, bool fused, bool alone) {
+    const std::int64_t copies = alone ? cuda::kFusedCopies : 1;
+    const GpuMatrix gpu_x(gpu(), x);
+    GpuMatrix y(gpu(), Matrix(DType::kF32, x.rows, kN));
+    const DeviceBuffer codes(gpu(), copies * x.rows * kPitch), ones(gpu(), std::vector<float>(kN, 0.5f).data(), kN * 4);
+    DeviceBuffer scale(gpu(), copies * x.rows * 4), zero(gpu(), copies * x.rows * 4), sums(gpu(), kN * 4);
+    const std::uint32_t zeros[2] = {0, 0};
+    const DeviceBuffer counters(gpu(), zeros, sizeof zeros);
+    constexpr float kScale = 0.03f;
+    constexpr std::int32_t kZeroPoint = 7;
+    if (c.is_static) {
+      scale.copy_from_host(&kScale, 4);
+      zero.copy_from_host(&kZeroPoint, 4);
+    }
+    const cuda::Place place{gpu().index, nullptr};
+    const cuda::ActivationRows rows{gpu_x.view().data, x.dtype, x.rows, x.columns, x.stride};
+    check_cuda(
+        cuda_api().sum_columns(place, weights.as<std::int8_t>(), kN, x.columns, kPitch, sums.as<std::int32_t>()));
+    const cuda::FusedRows inside{rows,       c.is_static, c.symmetric, kScale,
+                                 kZeroPoint, 4.0f,        alone,       counters.as<std::uint32_t>()};
+    cuda::Gemm gemm{};
+    gemm.weights = prepared;
+    gemm.x = codes.data();
+    gemm.m = x.rows;
+    gemm.x_pitch = kPitch;
+    gemm.x_scale = scale.as<float>();
+    gemm.x_scale_per_token = !c.is_static;
+    gemm.w_scale = ones.as<float>();
+    gemm.y = y.view().data;
+    gemm.y_dtype = DType::kF32;
+    gemm.y_stride = kN;
+    gemm.x_zero_point = c.symmetric ? nullptr : zero.as<std::int32_t>();
+    gemm.x_zero_point_per_token = !c.is_static;
+    gemm.w_column_sum = sums.as<std::int32_t>();
+    gemm.fused = fused ? &inside : nullptr;
+    if (!fused && c.is_int8) {
+      const cuda::QuantizeInt8 q{rows,
+                                 c.is_static,
+                                 c.symmetric,
+                                 kScale,
+                                 kZeroPoint,
+                                 codes.as<std::int8_t>(),
+                                 kPitch,
+                                 kPitch,
+                                 scale.as<float>(),
+                                 zero.as<std::int32_t>()};
+      check_cuda(cuda_api().quantize_int8(place, &q));
+    } else if (!fused) {
+      cuda::QuantizeFp8 q{};
+      q.x = rows;
+      q.scheme = c.is_static ? cuda::Fp8Scheme::kStaticTensor : cuda::Fp8Scheme::kDynamicToken;
+      q.dtype = DType::kE4M3FN;
+      q.scale = kScale;
+      q.upper_bound = 4.0f;
+      q.q = codes.as<std::uint8_t>();
+      q.q_columns = q.q_stride = kPitch;
+      q.scale_out = scale.data();
+      q.scale_dtype = DType::kF32;
+      check_cuda(cuda_api().quantize_fp8(place, &q));
+    }
+    check_cuda(cuda_api().gemm(place, &gemm));
+    std::uint32_t left[2];
+    counters.copy_to_host(left, sizeof left);
+    EXPECT_EQ(left[0] + left[1], 0u) << "the counters are left at zero";
+    return y.download();
+  }
+};
+
+TEST_F(GpuFusedRows, HaveTheBitsOfALaunchOfTheirOwn) {
+  if (gpu().capability != 90) GTEST_SKIP() << "the GEMMs need compute capability 9.0";
+  for (const std::int64_t k : {64, 1000, 4096, 8192}) {
+    const Matrix weight = make_codes(DType::kInt8, kN, k, [](std::int64_t i, std::int64_t j) {
+      return static_cast<std::uint8_t>((i * 31 + j * 7) % 120);
+    });
+    Matrix padded(DType::kInt8, kN, kPitch);
+    for (std::int64_t i = 0; i < kN; ++i) {
+      std::memcpy(padded.bytes.data() + i * kPitch, weight.bytes.data() + i * k, static_cast<std::size_t>(k));
+    }
+    const DeviceBuffer weights(gpu(), padded.bytes.data(), static_cast<std::int64_t>(padded.bytes.size()));
+    for (const Case& c : {Case{false, false, true}, Case{false, true, true}, Case{true, false, true},
+                          Case{true, true, true}, Case{true, false, false}, Case{true, true, false}}) {
+      void* prepared = nullptr;
+      check_cuda(cuda_api().prepare_gemm(gpu().index, c.is_int8, weights.data(), kN, k, kPitch, &prepared));
+      for (const DType dtype : {DType::kBF16, DType::kF16}) {
+        for (const std::int64_t m : {1, 2, 3, 8, 9, 16}) {
+          const Matrix x = make_activation(dtype, m, k);
+          const Matrix expected = run(c, x, weights, prepared, false, false);
+          EXPECT_EQ(first_other_value(run(c, x, weights, prepared, true, false), expected), "")
+              << "K " << k << " M " << m;
+          if (m > 8) continue;  // tiles of more rows may be split
+          EXPECT_EQ(first_other_value(run(c, x, weights, prepared, true, true), expected), "")
+              << "K " << k << " M " << m;
+        }
+      }
+      cuda_api().release_gemm(prepared);
+    }
   }
 }
 

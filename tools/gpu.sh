@@ -10,11 +10,14 @@ cd "$(dirname "$0")/.."
 build() {
   cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DSCALEDMM_CUDA=ON -DSCALEDMM_BENCH=ON \
     -DSCALEDMM_EXAMPLES=ON >/dev/null
-  cmake --build build/gpu --target scaledmm_cuda scaledmm_cli cuda_module_test cuda_test apply_bench
+  local targets=(scaledmm_cuda scaledmm_cli cuda_module_test cuda_test apply_bench)
+  # Only where there is a cuBLASLt to link.
+  if cmake --build build/gpu --target help | grep -q '^gemm_bench:'; then targets+=(gemm_bench); fi
+  cmake --build build/gpu --target "${targets[@]}"
 }
 
 run() {
-  local from out status=0
+  local from out gemm_bench='' pages=() status=0
   from=$(realpath "$1")
   out=${OUT:-$from}
   export SCALEDMM_CUDA_MODULE=$from/libscaledmm_cuda.so
@@ -39,6 +42,31 @@ run() {
     grep -vE '^\[ +(OK|RUN|SKIPPED) |^Note' "$out/$test.log" | tail -n 30
   done
 
+  gemm_bench=$(find_file gemm_bench) || echo "tools/gpu.sh: it needs cuBLASLt to be built, the GEMMs alone are left out"
+  if [ -n "$gemm_bench" ]; then
+    step "GEMMs: every plan against exact sums"
+    "$gemm_bench" check || status=1
+  fi
+
+  step "quantizers, apply, host cost"
+  "$(find_file apply_bench)" all "$out/apply_bench.json" || status=1
+
+  if [ -n "$gemm_bench" ]; then
+    step "GEMMs beside cuBLASLt"
+    "$gemm_bench" table "$out/gemm_bench.json" >"$out/gemm_bench.txt" || status=1
+    grep -E '^(fp8|int8) |sm90 |cublaslt (fp8|int8) ' "$out/gemm_bench.txt" || true
+    pages=("$out/gemm_bench.json")
+  fi
+
+  if command -v python3 >/dev/null && python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    step "beside PyTorch"
+    python3 bench/gpu/torch_peers.py "$SCALEDMM_CUDA_MODULE" "$out/torch_peers.json" || status=1
+    pages+=("$out/torch_peers.json")
+  fi
+  if [ ${#pages[@]} -gt 0 ] && command -v python3 >/dev/null; then
+    python3 bench/gpu/plot.py "$out/gpu.html" "${pages[@]}" || status=1
+  fi
+
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
       step "compute-sanitizer $tool"
@@ -48,9 +76,6 @@ run() {
       tail -n 4 "$out/$tool.log"
     done
   fi
-
-  step "quantizers, apply, host cost"
-  "$(find_file apply_bench)" all "$out/apply_bench.json" || status=1
   return $status
 }
 

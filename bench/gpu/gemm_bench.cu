@@ -250,17 +250,16 @@ void bench_row(Session& session, GemmType type, const Shape& s, bool bf16) {
              layer.x_scale(), layer.w_scale(), outputs, peers);
   }
   const cuda::GemmWeights& weights = layer.weights();
-  const auto ours = [&](const std::string& name, GemmAccumulate accumulate, bool invariant, bool overlap) {
-    add_ours(session, contenders, layer, name, choose_gemm_plan(weights, s.m, accumulate, invariant), overlap);
+  const auto ours = [&](const std::string& name, GemmAccumulate accumulate, bool overlap) {
+    add_ours(session, contenders, layer, name, choose_gemm_plan(weights, s.m, accumulate), overlap);
   };
   if (int8) {
-    ours("int8_w8a8_sm90", GemmAccumulate::kPromoted, false, true);
-    ours("int8_w8a8_sm90, no overlap", GemmAccumulate::kPromoted, false, false);
+    ours("int8_w8a8_sm90", GemmAccumulate::kPromoted, true);
+    ours("int8_w8a8_sm90, no overlap", GemmAccumulate::kPromoted, false);
   } else {
-    ours("fp8_w8a8_sm90", GemmAccumulate::kPromoted, false, true);
-    ours("fp8_w8a8_sm90, no overlap", GemmAccumulate::kPromoted, false, false);
-    ours("fp8_w8a8_sm90, batch invariant", GemmAccumulate::kPromoted, true, true);
-    ours("fp8_w8a8_sm90, fast", GemmAccumulate::kFast, false, true);
+    ours("fp8_w8a8_sm90", GemmAccumulate::kPromoted, true);
+    ours("fp8_w8a8_sm90, no overlap", GemmAccumulate::kPromoted, false);
+    ours("fp8_w8a8_sm90_fast", GemmAccumulate::kFast, true);
   }
   LayerShape azp_shape = shape;
   azp_shape.zero_points = 2;
@@ -269,7 +268,7 @@ void bench_row(Session& session, GemmType type, const Shape& s, bool bf16) {
   GemmLayer azp_layer(azp_shape, 11);
   if (int8) {
     add_ours(session, contenders, azp_layer, "int8_w8a8_sm90, azp and bias",
-             choose_gemm_plan(azp_layer.weights(), s.m, GemmAccumulate::kPromoted, false), true);
+             choose_gemm_plan(azp_layer.weights(), s.m, GemmAccumulate::kPromoted), true);
   }
   if (bf16) {
     for (int i = 0; i < std::max(2, copies / 2); ++i) {
@@ -323,7 +322,10 @@ std::string plan_name(const GemmPlan& p, bool overlap) {
   char text[100];
   std::snprintf(text, sizeof text, "%s %dx%d split %d stages %d boxes %d%s int %d%s",
                 p.kernel == GemmPlan::Kernel::kSwap ? "swap" : "tile", p.rows, p.cols, p.split, p.stages, p.boxes,
-                p.turns ? " turns" : "", p.interval, overlap ? "" : " serial");
+                p.runs > p.split ? (p.turns ? " turns, two runs" : " two runs")
+                : p.turns        ? " turns"
+                                 : "",
+                p.interval, overlap ? "" : " serial");
   return text;
 }
 
@@ -349,7 +351,9 @@ std::vector<GemmPlan> sweep_plans(const cuda::GemmWeights& w, const Shape& s, Ge
           for (const int ring : {104, 208}) {
             const int stages = ring * 1024 / stage;
             if (stages < 2 || stages > 12) continue;
-            plans.push_back({Kernel::kSwap, rows, cols, split, stages, boxes, false, interval});
+            for (int runs = split; runs <= (cols <= 64 && rows <= 64 && interval == 1 ? 2 : split); ++runs) {
+              plans.push_back({Kernel::kSwap, rows, cols, split, stages, boxes, false, interval, runs});
+            }
           }
         }
       }
@@ -359,7 +363,12 @@ std::vector<GemmPlan> sweep_plans(const cuda::GemmWeights& w, const Shape& s, Ge
     for (const int split : {1, 2}) {
       const std::int64_t tiles = (s.m + 127) / 128 * ((s.n + 127) / 128);
       if (split > 1 && tiles * split > w.sm_count) continue;
-      plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, false, interval});
+      for (const bool turns : {false, true}) {
+        if (turns && (split > 1 || interval == 0)) continue;
+        for (int runs = split; runs <= std::max(split, interval + 1); ++runs) {
+          plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, turns, interval, runs});
+        }
+      }
     }
   }
   if (s.m > 128) {
@@ -391,7 +400,7 @@ int run_sweep(const Shape& s, GemmType type, bool alone) {
         [&layer](int copy) { return layer.weights(copy).codes; }, one_scale.as<float>(), one_scale.as<float>(), outputs,
         peers);
   }
-  const GemmPlan chosen = choose_gemm_plan(layer.weights(), s.m, GemmAccumulate::kPromoted, false);
+  const GemmPlan chosen = choose_gemm_plan(layer.weights(), s.m, GemmAccumulate::kPromoted);
   add_ours(session, contenders, layer, "chosen: " + plan_name(chosen, true), chosen, true);
   for (const GemmPlan& plan : sweep_plans(layer.weights(), s, type)) {
     add_ours(session, contenders, layer, plan_name(plan, true), plan, true);

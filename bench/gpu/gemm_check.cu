@@ -36,14 +36,19 @@ std::vector<GemmPlan> plans_for(const LayerShape& s, const cuda::GemmWeights& w)
   using Kernel = GemmPlan::Kernel;
   std::vector<GemmPlan> plans;
   const bool int8 = s.type == GemmType::kInt8;
-  for (const bool invariant : {false, true})
-    plans.push_back(choose_gemm_plan(w, s.m, GemmAccumulate::kPromoted, invariant));
-  plans.push_back(choose_gemm_plan(w, s.m, GemmAccumulate::kFast, false));
+  plans.push_back(choose_gemm_plan(w, s.m, GemmAccumulate::kPromoted));
+  plans.push_back(choose_gemm_plan(w, s.m, GemmAccumulate::kFast));
   for (const int interval : {1, 0}) {
     if (int8 && interval != 0) continue;
     if (interval == 0) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, true, 0});
     for (const int split : {1, 2}) {
       if (s.k > 256 * (split - 1)) plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, false, interval});
+      if (split == 1 && interval == 1) {
+        plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, true, 1, 1});
+        for (const bool turns : {false, true}) {
+          if (s.k > 256) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, turns, 1, 2});
+        }
+      }
       for (int cols = 8; cols <= 128 && s.m <= 128; cols *= 2) {
         if (cols < s.m) continue;
         for (const int rows : {16, 40, 64, 104, 128}) {
@@ -51,6 +56,9 @@ std::vector<GemmPlan> plans_for(const LayerShape& s, const cuda::GemmWeights& w)
           const int boxes = rows <= 40 ? 4 : 2;
           if (s.k > 128 * boxes * (split - 1)) {
             plans.push_back({Kernel::kSwap, rows, cols, split, 2, boxes, false, interval});
+            if (split == 1 && interval == 1 && cols <= 64 && rows <= 64 && s.k > 128 * boxes) {
+              plans.push_back({Kernel::kSwap, rows, cols, 1, 2, boxes, false, 1, 2});
+            }
           }
         }
       }
@@ -85,13 +93,14 @@ std::vector<unsigned char> output_of(GemmLayer& layer, const GemmPlan& plan, std
   return y;
 }
 
-// f32 rows of every M and plan of batch_invariant against those of the largest M; and each split plan against itself.
-void check_invariance(Tally& tally) {
-  GemmLayer layer({.type = GemmType::kFp8E4m3, .m = 600, .n = 520, .k = 2176, .y_type = GemmOutput::kFloat32}, 77);
+// f32 rows of every M against those of the largest M, for a layer of one run of K and one of two; and each plan of fast
+// accumulation against itself.
+void check_invariance(Tally& tally, std::int64_t n, std::int64_t k) {
+  GemmLayer layer({.type = GemmType::kFp8E4m3, .m = 600, .n = n, .k = k, .y_type = GemmOutput::kFloat32}, 77);
   const cuda::GemmWeights& w = layer.weights();
-  const auto all = output_of(layer, choose_gemm_plan(w, 600, GemmAccumulate::kPromoted, true), 600);
+  const auto all = output_of(layer, choose_gemm_plan(w, 600, GemmAccumulate::kPromoted), 600);
   for (const std::int64_t m : {1, 3, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 300, 512, 600}) {
-    const GemmPlan plan = choose_gemm_plan(w, m, GemmAccumulate::kPromoted, true);
+    const GemmPlan plan = choose_gemm_plan(w, m, GemmAccumulate::kPromoted);
     const auto part = output_of(layer, plan, m);
     ++tally.runs;
     if (!std::equal(part.begin(), part.end(), all.begin())) {
@@ -99,7 +108,7 @@ void check_invariance(Tally& tally) {
       std::printf("FAIL rows of M = %ld differ from those of M = 600 (%s)\n", static_cast<long>(m),
                   describe(layer.shape(), plan).c_str());
     }
-    const GemmPlan split = choose_gemm_plan(w, m, GemmAccumulate::kPromoted, false);
+    const GemmPlan split = choose_gemm_plan(w, m, GemmAccumulate::kFast);
     const auto first = output_of(layer, split, m);
     for (int i = 0; i < 20; ++i) {
       ++tally.runs;
@@ -159,7 +168,9 @@ int check_gemms(bool small) {
   }
   if (!small) {
     const Tally before = tally;
-    check_invariance(tally);
+    check_invariance(tally, 520, 2176);
+    check_invariance(tally, 520, 8400);
+    check_invariance(tally, 4096, 14336);
     std::printf("batch invariance and repeatability: %d runs, %d failures\n", tally.runs - before.runs,
                 tally.failures - before.failures);
   }

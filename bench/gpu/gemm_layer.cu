@@ -148,9 +148,10 @@ cuda::GemmArguments GemmLayer::arguments(int copy) const {
           .y_stride = y_stride_,
           .x_zero_point = shape_.zero_points ? zero_points_.as<std::int32_t>() : nullptr,
           .x_zero_point_per_token = shape_.zero_points == 2,
+          .x_zero_point_any = false,
           .w_column_sum = shape_.zero_points ? column_sums_[copy].as<std::int32_t>() : nullptr,
           .accumulate = cuda::GemmAccumulate::kPromoted,
-          .batch_invariant = false,
+          .fused = nullptr,
           .overlap_previous = false};
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cuda/fused_quantize.cuh"
 #include "cuda/gemm_kernels.hpp"
 #include "cuda/gemm_swap.cuh"
 #include "cuda/gemm_tile.cuh"
@@ -17,14 +18,12 @@ using Kernel = GemmPlan::Kernel;
 static_assert(sizeof(CUtensorMap) == sizeof(GemmWeights::maps[0]));
 
 constexpr int kSharedLimit = 232448;              // bytes a block may have on sm_90
+constexpr int kFusedBytes = 4096;                 // of these, what quantizing in a gemm_swap takes at most
 constexpr std::int64_t kMaxRows = INT_MAX - 128;  // rows of tiles are counted in int
 // Corrected INT8 sums stay inside int32 up to this K: 255 * 128 * K < 2^31.
 constexpr std::int64_t kMaxNarrowK = 65793;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-bool aligned(const void* pointer, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
-}
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
@@ -73,12 +72,13 @@ const GemmFunction* functions(GemmType type) {
   return type == GemmType::kInt8 ? gemm_functions_int8() : gemm_functions_fp8();
 }
 
-const GemmFunction* find_function(GemmType type, const GemmPlan& plan) {
+const GemmFunction* find_function(GemmType type, const GemmPlan& plan, bool fused) {
   const int rows = plan.kernel == Kernel::kSwap ? (plan.rows <= 64 ? 64 : 128) : plan.rows;
   const int interval = type == GemmType::kInt8 ? 0 : plan.interval;
+  const bool keeps_run = plan.kernel == Kernel::kTile && plan.split == 1 && interval == 1 && plan.runs == 2;
   for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
     if (f->kernel == plan.kernel && f->rows == rows && f->cols == plan.cols && f->interval == interval &&
-        f->turns == plan.turns) {
+        f->turns == plan.turns && f->fused == fused && f->runs == keeps_run) {
       return f;
     }
   }
@@ -94,6 +94,14 @@ void size_ring(GemmPlan& plan, std::int64_t k, int boxes, int bytes) {
   plan.stages = std::clamp(bytes / stage(), 2, 16);
 }
 
+// Where two runs of K meet: at a multiple of 8 blocks of 128, so that every plan can cut there. `step`, which divides
+// 8, is the plan's own for K that is shorter.
+int middle_block(std::int64_t k, int step) {
+  const int blocks = static_cast<int>(divide_up(k, 128));
+  const int middle = (blocks / 2 + 4) / 8 * 8;
+  return middle > 0 && middle < blocks ? middle : std::max(step, blocks / 2 / step * step);
+}
+
 // Rows of w in a tile where two CTAs share it, or 0 where one CTA for each tile fills the SMs already. More than two do
 // not pay: 128 CTAs in clusters of four do not fit on the card at once.
 int rows_of_split(const GemmWeights& w, bool may_split) {
@@ -102,7 +110,7 @@ int rows_of_split(const GemmWeights& w, bool may_split) {
   return std::max(64, balanced_rows(w.n, clusters, 128));
 }
 
-GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_split) {
+GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, int runs, bool may_split) {
   constexpr int kFullRing = 208 * 1024, kSmallRing = 104 * 1024;
   GemmPlan plan{Kernel::kSwap, w.map_rows[1], 8, 1, 0, 0, false, interval};
   while (plan.cols < m) plan.cols *= 2;
@@ -127,7 +135,7 @@ GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_
     size_ring(plan, w.k, small ? 2 : 4, small && m <= 64 ? 132 * 1024 : kFullRing);
     return plan;
   }
-  if (w.n > w.sm_count * 64) {
+  if (w.n > w.sm_count * 64 && runs == 1) {
     plan.rows = w.map_rows[2];
   } else if (small) {
     plan.rows = 64;
@@ -139,7 +147,8 @@ GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_
 GemmPlan tile_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_split) {
   const std::int64_t tiles = divide_up(m, 128) * divide_up(w.n, 128);
   const bool split = may_split && tiles * 2 <= w.sm_count && w.k >= 4096;
-  return {Kernel::kTile, 128, 128, split ? 2 : 1, 6, 1, interval == 0 && tiles > w.sm_count, interval};
+  const bool turns = !split && tiles > w.sm_count;
+  return {Kernel::kTile, 128, 128, split ? 2 : 1, 6, 1, turns, interval};
 }
 
 struct Launch {
@@ -179,7 +188,26 @@ GemmEpilogue make_epilogue(const GemmArguments& a) {
           .sw_step = a.w_scale_per_channel ? 1 : 0,
           .zx_step = a.x_zero_point_per_token ? 1 : 0,
           .y_type = a.y_type,
-          .wide = w.k > kMaxNarrowK};
+          .wide = w.k > kMaxNarrowK || a.x_zero_point_any};
+}
+
+FusedQuantize fused_quantize(const GemmArguments& a) {
+  FusedQuantize q{};
+  if (a.fused == nullptr) return q;
+  const FusedRows& f = *a.fused;
+  q.x = activations(f.x);
+  q.codes = codes_of(const_cast<void*>(a.x), a.x_pitch, a.x_pitch, kFusedCopies);
+  q.dtype = f.x.dtype;
+  q.alone = f.alone;
+  q.is_static = f.is_static;
+  q.symmetric = f.symmetric;
+  q.fp8 = static_fp8(f.scale);
+  q.int8 = f.symmetric ? static_symmetric_int8(f.scale) : static_asymmetric_int8(f.scale, f.zero_point);
+  q.upper_bound = f.upper_bound;
+  q.scale = const_cast<float*>(a.x_scale);
+  q.zero_point = const_cast<std::int32_t*>(a.x_zero_point);
+  q.counters = f.counters;
+  return q;
 }
 
 cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFunction& f, cudaStream_t stream) {
@@ -191,23 +219,33 @@ cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFun
   } else if (cudaError_t error = encode_codes(&map_w, w.codes, w.k, w.n, w.pitch, plan.rows); error != cudaSuccess) {
     return error;
   }
-  if (cudaError_t error = encode_codes(&map_x, a.x, w.k, a.m, a.x_pitch, plan.cols); error != cudaSuccess) return error;
+  const bool alone = a.fused != nullptr && a.fused->alone;
+  if (cudaError_t error = encode_codes(&map_x, a.x, w.k, alone ? kFusedCopies * a.m : a.m, a.x_pitch, plan.cols);
+      error != cudaSuccess) {
+    return error;
+  }
   SwapProblem p{make_epilogue(a)};
   p.tiles = static_cast<int>(divide_up(w.n, plan.rows));
   p.rows = plan.rows;
   p.boxes = plan.boxes;
   p.stages = plan.stages;
   p.k_stages = static_cast<int>(divide_up(w.k, 128 * plan.boxes));
+  p.middle = middle_block(w.k, plan.boxes) / plan.boxes;
+  p.runs = plan.runs;
   p.split = plan.split;
+  p.quantize = fused_quantize(a);
   p.slack = std::max(0, (f.rows - plan.rows - plan.boxes * plan.cols) * 128);
   const int ring = plan.stages * plan.boxes * (plan.rows + plan.cols) * 128 + p.slack;
   const int partial = plan.split > 1 ? plan.cols * (f.rows + 4) * 4 : 0;
-  const int shared = 1024 + ring + 16 * plan.stages;
-  if (shared > kSharedLimit || partial > ring || p.k_stages < plan.split || plan.boxes % 2 != 0 || a.m > plan.cols) {
+  const int shared = 1024 + ring + 16 * plan.stages + 8;
+  const int blocks = plan.split > 1 ? p.tiles * plan.split : std::min(p.tiles, w.sm_count);
+  // SwapKernel::kHoldRun
+  const bool holds = plan.runs == 1 || plan.split == 2 || (plan.cols <= 64 && plan.rows <= 64);
+  if (shared > kSharedLimit - kFusedBytes || partial > ring || plan.boxes % 2 != 0 || a.m > plan.cols || !holds ||
+      (plan.split > 1 && p.middle >= p.k_stages) || (alone && (plan.split > 1 || blocks > kFusedCopies))) {
     return cudaErrorInvalidValue;
   }
-  const int blocks = plan.split > 1 ? p.tiles * plan.split : std::min(p.tiles, w.sm_count);
-  const Launch launch(blocks, 2 * f.rows + 32, shared, plan.split, a.overlap_previous, stream);
+  const Launch launch(blocks, 2 * f.rows * (f.fused ? 2 : 1) + 32, shared, plan.split, a.overlap_previous, stream);
   void* arguments[] = {&p, &map_w, &map_x};
   return cudaLaunchKernelExC(&launch.config, f.function, arguments);
 }
@@ -221,30 +259,44 @@ cudaError_t run_tile(const GemmArguments& a, const GemmPlan& plan, const GemmFun
   TileProblem p{make_epilogue(a)};
   p.tiles_m = static_cast<int>(divide_up(a.m, 128));
   p.tiles_n = static_cast<int>(divide_up(w.n, 128));
-  p.k_units = static_cast<int>(divide_up(w.k, f.interval == 1 ? 256 : 128));
+  const int unit = f.interval == 1 ? 2 : 1;  // TileShape::kUnit
+  p.k_units = static_cast<int>(divide_up(w.k, 128 * unit));
+  p.middle = middle_block(w.k, unit) / unit;
   p.split = plan.split;
   // The copy engine clips boxes at multiples of 16 bytes only: of other N it would write behind the row's end.
   p.store_boxes =
-      plan.split == 1 && a.y_type != GemmOutput::kFloat32 && aligned(a.y, 16) && a.y_stride % 8 == 0 && w.n % 8 == 0;
+      plan.split == 1 && a.y_type != GemmOutput::kFloat32 && aligned(a.y, 0, 16) && a.y_stride % 8 == 0 && w.n % 8 == 0;
   if (p.store_boxes) {
     error = encode_map(&map_y, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, a.y, w.n, a.m, 2 * a.y_stride, 64,
                        CU_TENSOR_MAP_L2_PROMOTION_NONE);
     if (error != cudaSuccess) return error;
   }
   const std::int64_t tiles = static_cast<std::int64_t>(p.tiles_m) * p.tiles_n;
-  if (p.k_units < plan.split || (plan.turns && plan.split > 1) || tiles > INT_MAX / 8) return cudaErrorInvalidValue;
+  if ((plan.split > 1 && (plan.turns || p.middle >= p.k_units)) || tiles > INT_MAX / 8) return cudaErrorInvalidValue;
   const int blocks = plan.split > 1 ? static_cast<int>(tiles) * plan.split
                                     : static_cast<int>(std::min<std::int64_t>(tiles, w.sm_count));
-  const Launch launch(blocks, 384, TileShape<0, false>::kSharedBytes, plan.split, a.overlap_previous, stream);
+  using Apart = TileShape<1, false, true, true>;
+  using Together = TileShape<1, false, false, false>;
+  const bool apart = f.interval == 1 && f.turns;
+  const int shared = apart || f.runs ? Apart::kSharedBytes : Together::kSharedBytes;
+  const Launch launch(blocks, apart ? Apart::kThreads : Together::kThreads, shared, plan.split, a.overlap_previous,
+                      stream);
   void* arguments[] = {&p, &map_x, &map_w, &map_y};
   return cudaLaunchKernelExC(&launch.config, f.function, arguments);
+}
+
+bool valid(const FusedRows& f, const GemmArguments& a) {
+  return a.m <= kMaxFusedRows && f.x.m == a.m && f.x.k == a.weights->k && size_bytes(f.x.dtype) == 2 &&
+         f.x.k % kVector == 0 && activations(f.x).is_aligned && f.counters != nullptr &&
+         (f.is_static || f.symmetric || a.x_zero_point != nullptr);
 }
 
 bool valid(const GemmArguments& a) {
   const GemmWeights& w = *a.weights;
   const std::uintptr_t y_bytes = a.y_type == GemmOutput::kFloat32 ? 4 : 2;
-  return a.m >= 0 && a.m <= kMaxRows && a.x != nullptr && aligned(a.x, 16) && a.x_pitch % 16 == 0 && a.x_pitch >= w.k &&
-         a.x_scale != nullptr && a.w_scale != nullptr && a.y != nullptr && aligned(a.y, y_bytes) && a.y_stride >= w.n &&
+  return a.m >= 0 && a.m <= kMaxRows && (a.fused == nullptr || valid(*a.fused, a)) && a.x != nullptr &&
+         aligned(a.x, 0, 16) && a.x_pitch % 16 == 0 && a.x_pitch >= w.k && a.x_scale != nullptr &&
+         a.w_scale != nullptr && a.y != nullptr && aligned(a.y, 0, y_bytes) && a.y_stride >= w.n &&
          (a.x_zero_point == nullptr || w.type != GemmType::kInt8 || a.w_column_sum != nullptr);
 }
 
@@ -252,7 +304,7 @@ bool valid(const GemmArguments& a) {
 
 cudaError_t prepare_gemm_weights(GemmType type, const void* codes, std::int64_t n, std::int64_t k, std::int64_t pitch,
                                  GemmWeights* weights) {
-  if (codes == nullptr || !aligned(codes, 16) || n < 1 || n > kMaxRows || k < 1 || k > INT_MAX - 1024 || pitch < k ||
+  if (codes == nullptr || !aligned(codes, 0, 16) || n < 1 || n > kMaxRows || k < 1 || k > INT_MAX - 1024 || pitch < k ||
       pitch % 16 != 0 || (type == GemmType::kInt8 && k > kMaxInt8K)) {
     return cudaErrorInvalidValue;
   }
@@ -270,30 +322,41 @@ cudaError_t prepare_gemm_weights(GemmType type, const void* codes, std::int64_t 
     if (error != cudaSuccess) return error;
   }
   for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
-    error = cudaFuncSetAttribute(f->function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
+    error = cudaFuncSetAttribute(f->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kSharedLimit - (f->fused ? kFusedBytes : 0));
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
-GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate, bool batch_invariant) {
-  const bool int8 = weights.type == GemmType::kInt8;
-  const int interval = int8 || accumulate == GemmAccumulate::kFast ? 0 : 1;
-  const bool may_split = int8 || !batch_invariant;
+// Where w is low, tiles of it that fill all SMs are so low that fetching x for each of them takes longer than w: 64
+// rows of 14336 take 22.9 us on 4096 rows of w and 17.8 with a split, 128 of 16384 on 7168 48 and 37. At K = 4096 a
+// split gains 10 to 15 %, at N = 8192 up to 12 %, of which a second run costs large M a part.
+int gemm_runs(std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kLowN = 7168, kLongK = 8192;
+  return n <= kLowN && k >= kLongK ? 2 : 1;
+}
+
+GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate) {
+  const bool promoted = weights.type == GemmType::kFp8E4m3 && accumulate == GemmAccumulate::kPromoted;
+  const int runs = promoted ? gemm_runs(weights.n, weights.k) : 1;
+  const bool may_split = !promoted || runs == 2;
   const bool few = m <= 64 || (m <= 128 && rows_of_split(weights, may_split) > 0);
-  return few ? swap_plan(weights, m, interval, may_split) : tile_plan(weights, m, interval, may_split);
+  GemmPlan plan = few ? swap_plan(weights, m, promoted, runs, may_split) : tile_plan(weights, m, promoted, may_split);
+  plan.runs = runs;
+  return plan;
 }
 
 cudaError_t run_gemm_plan(const GemmArguments& a, const GemmPlan& plan, cudaStream_t stream) {
   if (!valid(a)) return cudaErrorInvalidValue;
   if (a.m == 0) return cudaSuccess;
-  const GemmFunction* f = find_function(a.weights->type, plan);
+  const GemmFunction* f = find_function(a.weights->type, plan, a.fused != nullptr);
   if (f == nullptr) return cudaErrorInvalidValue;
   return plan.kernel == Kernel::kSwap ? run_swap(a, plan, *f, stream) : run_tile(a, plan, *f, stream);
 }
 
 cudaError_t run_gemm(const GemmArguments& a, cudaStream_t stream) {
-  return run_gemm_plan(a, choose_gemm_plan(*a.weights, a.m, a.accumulate, a.batch_invariant), stream);
+  return run_gemm_plan(a, choose_gemm_plan(*a.weights, a.m, a.accumulate), stream);
 }
 
 }  // namespace scaledmm::cuda

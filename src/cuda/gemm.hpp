@@ -7,17 +7,19 @@
 // Guarantees
 //   - The same call gives the same bits on every run: no atomics on values, one order of summation for each plan.
 //   - INT8: the same bits for every M, plan and card.
-//   - FP8, batch_invariant = true: a row's bits depend on its codes, N, K and the weights only. Sums of 128
-//     consecutive k (accumulated by the tensor core) are added in f32 in the order of k, whatever M is.
-//   - FP8, batch_invariant = false: for 9 <= M <= 8448 K may be cut into two runs whose sums are added in order, so
-//     the last bits may differ from those of another M. Other M are summed as above.
-//   - FP8, accumulate = kFast: the tensor core's short accumulator (about 13 bits) runs over all of K.
+//   - FP8: a row's bits depend on its codes, N, K and the weights only, whatever M is. Sums of 128 consecutive k
+//     (accumulated by the tensor core) are added in f32 in the order of k; layers with long and few rows
+//     (gemm_runs() = 2) add two runs of K that way and then their sums, so that two CTAs can share a tile.
+//   - FP8, accumulate = kFast: the tensor core's short accumulator (about 13 bits) runs over all of K, or half of it,
+//     as suits M.
 // No call allocates, synchronises or needs a workspace; all may be captured into a graph.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+
+#include "cuda/module_api.hpp"
 
 namespace scaledmm::cuda {
 
@@ -47,7 +49,7 @@ cudaError_t prepare_gemm_weights(GemmType type, const void* codes, std::int64_t 
 
 struct GemmArguments {
   const GemmWeights* weights;
-  const void* x;  // codes [M, K], rows x_pitch bytes apart; 16-byte aligned
+  const void* x;  // codes [M, K], rows x_pitch bytes apart; 16-byte aligned; written with `fused`
   std::int64_t m;
   std::int64_t x_pitch;  // bytes, a multiple of 16, at least K; the bytes behind K are never used
   const float* x_scale;  // [M] if per token, else one value
@@ -58,15 +60,19 @@ struct GemmArguments {
   void* y;            // [M, N] of y_type, rows y_stride elements apart; any stride, aligned to its elements
   GemmOutput y_type;
   std::int64_t y_stride;
-  const std::int32_t* x_zero_point;  // INT8: null (symmetric), [M] if per token, else one value; -128..127
+  const std::int32_t* x_zero_point;  // INT8: null (symmetric), [M] if per token, else one value; any values if
   bool x_zero_point_per_token;
+  bool x_zero_point_any;             // this is set, else -128..127
   const std::int32_t* w_column_sum;  // INT8 with zero points: [N], sum over k of w[n, k]
   GemmAccumulate accumulate;
-  bool batch_invariant;  // FP8: see above
+  const FusedRows* fused;  // or null; M <= kMaxFusedRows
   // The kernel before this one on the stream may still run while weights are fetched (programmatic dependent launch).
   // Set it unless that kernel writes the weights; everything else is read and written after that kernel has finished.
   bool overlap_previous;
 };
+
+// Runs of K whose sums FP8 layers add, promoted: 1 or 2.
+int gemm_runs(std::int64_t n, std::int64_t k);
 
 // Launches y = epilogue(x w^T) on `stream`. M = 0 does nothing.
 // Errors: cudaErrorInvalidValue (a pointer that is missing or not aligned, a stride that is too small), or the
@@ -77,16 +83,19 @@ cudaError_t run_gemm(const GemmArguments& arguments, cudaStream_t stream);
 struct GemmPlan {
   enum class Kernel { kTile, kSwap };
   Kernel kernel;
-  int rows;      // rows of w (kSwap: a multiple of 8 up to 128) or x (kTile: 128) of one tile
-  int cols;      // rows of x (kSwap: 8, 16, 32, 64 or 128) or w (kTile: 128) of one tile
-  int split;     // runs of K: 1 or 2; the CTAs of one cluster
-  int stages;    // depth of the ring of operands
-  int boxes;     // kSwap: blocks of 128 of K in a stage
-  bool turns;    // kTile, split 1, interval 0: the warpgroups of a CTA take whole tiles in turn
+  int rows;    // rows of w (kSwap: a multiple of 8 up to 128) or x (kTile: 128) of one tile
+  int cols;    // rows of x (kSwap: 8, 16, 32, 64 or 128) or w (kTile: 128) of one tile
+  int split;   // CTAs of a cluster that take a run of K each: 1 or 2
+  int stages;  // depth of the ring of operands
+  int boxes;   // kSwap: blocks of 128 of K in a stage
+  // kTile, split 1: outputs are stored while the next tile is multiplied: the warpgroups of a CTA take tiles in turn
+  // (interval 0), or one does nothing else (interval 1).
+  bool turns;
   int interval;  // FP8: blocks of 128 of K between promotions: 1, or 0 for never
+  int runs = 1;  // interval 1: of K; split 1 and runs 2 has the bits of split 2
 };
 
-GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate, bool batch_invariant);
+GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate);
 cudaError_t run_gemm_plan(const GemmArguments& arguments, const GemmPlan& plan, cudaStream_t stream);
 
 }  // namespace scaledmm::cuda

@@ -43,6 +43,12 @@ __device__ __forceinline__ RowTerms row_terms(const GemmEpilogue& e, int row) {
   return {__ldg(e.sx + static_cast<std::int64_t>(r) * e.sx_step), e.zx ? __ldg(e.zx + r * e.zx_step) : 0};
 }
 
+// The same of terms that this launch has written, those of row 0 at `base`.
+__device__ __forceinline__ RowTerms fresh_row_terms(const GemmEpilogue& e, int row, int base) {
+  const int r = base + min(row, e.m - 1);
+  return {__ldcg(e.sx + static_cast<std::int64_t>(r) * e.sx_step), e.zx ? __ldcg(e.zx + r * e.zx_step) : 0};
+}
+
 // Without a bias -0 is added: x + -0 is x for every x, so the product keeps its bits.
 __device__ __forceinline__ ColumnTerms column_terms(const GemmEpilogue& e, int column) {
   const int c = min(column, e.n - 1);

@@ -9,25 +9,56 @@ namespace {
 constexpr auto kTile = GemmPlan::Kernel::kTile;
 constexpr auto kSwap = GemmPlan::Kernel::kSwap;
 
-template <int kInterval, bool kTurns>
+template <int kInterval, bool kTurns, bool kApart = false, bool kTwoRuns = false>
 GemmFunction tile() {
-  return {kTile, 128, 128, kInterval, kTurns, reinterpret_cast<const void*>(&gemm_tile<float, kInterval, kTurns>)};
+  return {kTile,
+          128,
+          128,
+          kInterval,
+          kTurns || kApart,
+          kTwoRuns,
+          false,
+          reinterpret_cast<const void*>(&gemm_tile<float, kInterval, kTurns, kApart, kTwoRuns>)};
 }
 
-template <int kColumns, int kGroups, int kInterval>
+template <int kColumns, int kGroups, int kInterval, bool kQuantize = false>
 GemmFunction swap() {
-  return {kSwap,     64 * kGroups, kColumns,
-          kInterval, false,        reinterpret_cast<const void*>(&gemm_swap<float, kColumns, kGroups, kInterval == 1>)};
+  return {kSwap,     64 * kGroups,
+          kColumns,  kInterval,
+          false,     false,
+          kQuantize, reinterpret_cast<const void*>(&gemm_swap<float, kColumns, kGroups, kInterval == 1, kQuantize>)};
 }
 
 }  // namespace
 
 const GemmFunction* gemm_functions_fp8() {
-  static const GemmFunction functions[] = {
-      tile<1, false>(),  tile<0, false>(),  tile<0, true>(),   swap<8, 1, 1>(),   swap<8, 1, 0>(),
-      swap<16, 1, 1>(),  swap<16, 1, 0>(),  swap<32, 1, 1>(),  swap<32, 1, 0>(),  swap<32, 2, 1>(),
-      swap<32, 2, 0>(),  swap<64, 1, 1>(),  swap<64, 1, 0>(),  swap<64, 2, 1>(),  swap<64, 2, 0>(),
-      swap<128, 1, 1>(), swap<128, 1, 0>(), swap<128, 2, 1>(), swap<128, 2, 0>(), {kTile, 0, 0, 0, false, nullptr}};
+  static const GemmFunction functions[] = {tile<1, false>(),
+                                           tile<1, false, false, true>(),
+                                           tile<1, false, true>(),
+                                           tile<1, false, true, true>(),
+                                           tile<0, false>(),
+                                           tile<0, true>(),
+                                           swap<8, 1, 1>(),
+                                           swap<8, 1, 0>(),
+                                           swap<8, 1, 1, true>(),
+                                           swap<8, 1, 0, true>(),
+                                           swap<16, 1, 1>(),
+                                           swap<16, 1, 0>(),
+                                           swap<16, 1, 1, true>(),
+                                           swap<16, 1, 0, true>(),
+                                           swap<32, 1, 1>(),
+                                           swap<32, 1, 0>(),
+                                           swap<32, 2, 1>(),
+                                           swap<32, 2, 0>(),
+                                           swap<64, 1, 1>(),
+                                           swap<64, 1, 0>(),
+                                           swap<64, 2, 1>(),
+                                           swap<64, 2, 0>(),
+                                           swap<128, 1, 1>(),
+                                           swap<128, 1, 0>(),
+                                           swap<128, 2, 1>(),
+                                           swap<128, 2, 0>(),
+                                           {kTile, 0, 0, 0, false, false, false, nullptr}};
   return functions;
 }
 

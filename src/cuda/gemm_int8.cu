@@ -11,13 +11,16 @@ constexpr auto kSwap = GemmPlan::Kernel::kSwap;
 
 template <bool kTurns>
 GemmFunction tile() {
-  return {kTile, 128, 128, 0, kTurns, reinterpret_cast<const void*>(&gemm_tile<std::int32_t, 0, kTurns>)};
+  return {kTile,  128,   128,   0,
+          kTurns, false, false, reinterpret_cast<const void*>(&gemm_tile<std::int32_t, 0, kTurns, false, false>)};
 }
 
-template <int kColumns, int kGroups>
+template <int kColumns, int kGroups, bool kQuantize = false>
 GemmFunction swap() {
-  return {kSwap, 64 * kGroups, kColumns,
-          0,     false,        reinterpret_cast<const void*>(&gemm_swap<std::int32_t, kColumns, kGroups, false>)};
+  return {kSwap,     64 * kGroups,
+          kColumns,  0,
+          false,     false,
+          kQuantize, reinterpret_cast<const void*>(&gemm_swap<std::int32_t, kColumns, kGroups, false, kQuantize>)};
 }
 
 }  // namespace
@@ -26,14 +29,16 @@ const GemmFunction* gemm_functions_int8() {
   static const GemmFunction functions[] = {tile<false>(),
                                            tile<true>(),
                                            swap<8, 1>(),
+                                           swap<8, 1, true>(),
                                            swap<16, 1>(),
+                                           swap<16, 1, true>(),
                                            swap<32, 1>(),
                                            swap<32, 2>(),
                                            swap<64, 1>(),
                                            swap<64, 2>(),
                                            swap<128, 2>(),
                                            swap<128, 1>(),
-                                           {kTile, 0, 0, 0, false, nullptr}};
+                                           {kTile, 0, 0, 0, false, false, false, nullptr}};
   return functions;
 }
 

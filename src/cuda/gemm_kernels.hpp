@@ -10,7 +10,9 @@ struct GemmFunction {
   int rows;      // kTile: 128; kSwap: 64 or 128, the rows of w that its warpgroups multiply
   int cols;      // kTile: 128; kSwap: rows of x
   int interval;  // 0: accumulators run over all of K
-  bool turns;    // kTile: warpgroups take tiles in turn
+  bool turns;    // kTile: outputs are stored while the next tile is multiplied
+  bool runs;     // kTile: one CTA computes two runs of K
+  bool fused;    // kSwap: quantizes x
   const void* function;
 };
 

@@ -3,10 +3,13 @@
 //   One persistent CTA an SM; a tile is `rows` rows of w, chosen so that the tiles fill all SMs evenly: the instruction
 //   always takes 64 rows a warpgroup, but only `rows` are fetched and the results of the rest are dropped. A producer
 //   warp keeps a ring of stages full across tiles; a stage is `boxes` blocks of 128 of K of both operands.
-// FP8 sums of 128 of K are added to f32 registers in the order of K (kPromote), as in gemm_tile: same bits.
-// split > 1: the CTAs of a cluster take equal runs of K of one tile and add them in order through distributed memory.
+// FP8 sums of 128 of K are added to f32 registers in the order of K (kPromote), as in gemm_tile: same bits. Layers
+// whose sums are those of two runs of K (gemm.hpp) keep the first run's in registers. split = 2: the CTAs of a cluster
+// take the two runs of one tile and add them in order through distributed memory. kQuantize: x is quantized here, too
+// (fused_quantize.cuh).
 #pragma once
 
+#include "cuda/fused_quantize.cuh"
 #include "cuda/gemm_epilogue.cuh"
 #include "cuda/sm90_async.cuh"
 #include "cuda/sm90_wgmma.cuh"
@@ -15,25 +18,33 @@ namespace scaledmm::cuda {
 
 struct SwapProblem {
   GemmEpilogue epilogue;
-  int tiles;     // of w
-  int rows;      // of w in a tile, a multiple of 8
-  int boxes;     // a stage, even
-  int stages;    // of the ring
-  int k_stages;  // stages that cover K
-  int split;
-  int slack;  // bytes behind the ring that the last box's missing rows are read from
+  int tiles;               // of w
+  int rows;                // of w in a tile, a multiple of 8
+  int boxes;               // a stage, even
+  int stages;              // of the ring
+  int k_stages;            // stages that cover K
+  int middle;              // stages of the first run of K, where there are two
+  int runs;                // kPromote: of K whose sums are added in order
+  int split;               // 1, or 2 CTAs for the two runs
+  int slack;               // bytes behind the ring that the last box's missing rows are read from
+  FusedQuantize quantize;  // kQuantize
 };
 
-template <typename Sum, int kColumns, int kGroups, bool kPromote>
+template <typename Sum, int kColumns, int kGroups, bool kPromote, bool kQuantize>
 struct SwapKernel {
   static constexpr int kConsumers = 128 * kGroups;
-  static constexpr int kThreads = kConsumers + 32;
+  // Rows are quantized by the consumers and as many threads more; the producer's warp is the last.
+  static constexpr int kQuantizers = kQuantize ? 2 * kConsumers : kConsumers;
+  static constexpr int kThreads = kQuantizers + 32;
   static constexpr int kRowBytes = 128;
   static constexpr int kCount = kColumns / 2;             // accumulators a thread
   static constexpr int kPartialPitch = 64 * kGroups + 4;  // words; 4 spreads a fragment's columns over the banks
   // Scales of the rows of x stay in registers where they are few.
   static constexpr bool kHoldRowTerms = kColumns <= 64;
   static constexpr int kRowTerms = kHoldRowTerms ? kColumns / 4 : 1;
+  static constexpr bool kHoldRun = kPromote && kColumns <= 64 && kGroups == 1;  // there are registers for it
+  using Consumers = FirstThreads<kConsumers, 1>;
+  using Quantizers = FirstThreads<kQuantizers, 2>;
 
   struct Ring {
     std::uint32_t base, barriers;
@@ -44,6 +55,7 @@ struct SwapKernel {
 
     __device__ __forceinline__ std::uint32_t full() const { return barriers + 8 * stage; }
     __device__ __forceinline__ std::uint32_t empty() const { return barriers + 8 * (stages + stage); }
+    __device__ __forceinline__ std::uint32_t rows_ready() const { return barriers + 16 * stages; }
     __device__ __forceinline__ std::uint32_t address() const { return base + stage * stage_bytes; }
     __device__ __forceinline__ void next() {
       if (++stage == stages) {
@@ -67,7 +79,7 @@ struct SwapKernel {
   };
 
   static __device__ __forceinline__ Walk walk(const SwapProblem& p, int rank) {
-    const int begin = rank * p.k_stages / p.split, end = (rank + 1) * p.k_stages / p.split;
+    const int begin = rank == 0 ? 0 : p.middle, end = rank + 1 < p.split ? p.middle : p.k_stages;
     return {static_cast<int>(blockIdx.x) / p.split, begin, static_cast<int>(gridDim.x) / p.split, begin, end};
   }
 
@@ -80,12 +92,40 @@ struct SwapKernel {
     }
   }
 
+  // The row of this CTA's x.
+  static __device__ __forceinline__ int first_row(const SwapProblem& p) {
+    return kQuantize && p.quantize.alone ? static_cast<int>(blockIdx.x) * p.epilogue.m : 0;
+  }
+
   static __device__ __forceinline__ void load_x(const SwapProblem& p, const Ring& ring, const CUtensorMap* map,
                                                 const Walk& at) {
     const std::uint32_t x = ring.address() + p.boxes * p.rows * kRowBytes;
     for (int j = 0; j < p.boxes; ++j) {
-      sm90::load_box(x + j * kColumns * kRowBytes, map, ring.full(), (at.k * p.boxes + j) * kRowBytes, 0,
+      sm90::load_box(x + j * kColumns * kRowBytes, map, ring.full(), (at.k * p.boxes + j) * kRowBytes, first_row(p),
                      sm90::kEvictLast);
+    }
+  }
+
+  // The producer's and the consumers' side of the rows that this launch quantizes.
+  static __device__ __forceinline__ void await_rows(const SwapProblem& p, const Ring& ring) {
+    if (p.quantize.alone) {
+      sm90::wait_barrier(ring.rows_ready(), 0);
+      sm90::fence_memory_for_async();
+    } else {
+      wait_for_rows(p.quantize, p.epilogue.m);
+      sm90::arrive(ring.rows_ready());
+    }
+  }
+  static __device__ __forceinline__ void quantize(const SwapProblem& p, const Ring& ring) {
+    sm90::wait_for_previous_kernel();
+    quantize_rows<Sum, Quantizers>(p.quantize, p.epilogue.m);
+    Quantizers::sync();
+    if (threadIdx.x == 0) {
+      if (p.quantize.alone) {
+        sm90::arrive(ring.rows_ready());
+      } else {
+        announce_rows(p.quantize, p.epilogue.m);
+      }
     }
   }
 
@@ -98,6 +138,7 @@ struct SwapKernel {
     int filled = 0;
     for (; filled < p.stages && at.tile < p.tiles; ++filled, ring.next(), at.next()) load_w(p, ring, map_w, at);
     sm90::wait_for_previous_kernel();
+    if constexpr (kQuantize) await_rows(p, fresh);
     ring = fresh;
     at = start;
     for (int i = 0; i < filled; ++i, ring.next(), at.next()) load_x(p, ring, map_x, at);
@@ -106,6 +147,11 @@ struct SwapKernel {
       load_w(p, ring, map_w, at);
       load_x(p, ring, map_x, at);
     }
+    if (kQuantize && !p.quantize.alone) leave_rows(p.quantize);
+  }
+
+  static __device__ __forceinline__ RowTerms terms_of(const GemmEpilogue& e, int row, int base) {
+    return kQuantize ? fresh_row_terms(e, row, base) : row_terms(e, row);
   }
 
   static __device__ __forceinline__ void add_to(Sum (&total)[kCount], Sum (&d)[kCount]) {
@@ -149,9 +195,20 @@ struct SwapKernel {
                                                   bool leader, int stages) {
     // 288 threads have 168 registers each: too few for two accumulators of 64.
     constexpr bool kOneAccumulator = kColumns == 128 && kGroups == 2;
+    [[maybe_unused]] Sum first_run[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sums[i] = 0;
+    [[maybe_unused]] const bool hold = p.runs > 1 && p.split == 1;
     for (int s = 0; s < stages; ++s) {
+      if constexpr (kHoldRun) {
+        if (hold && s == p.middle) {
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            first_run[i] = sums[i];
+            sums[i] = 0;
+          }
+        }
+      }
       sm90::wait_barrier(ring.full(), ring.parity);
       int box = 0;
       if constexpr (kPromote && kOneAccumulator) {
@@ -173,6 +230,10 @@ struct SwapKernel {
       if (leader) sm90::arrive(ring.empty());
       ring.next();
     }
+    if constexpr (kHoldRun) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) sums[i] = hold ? first_run[i] + sums[i] : sums[i];
+    }
   }
 
   template <bool kWide>
@@ -185,7 +246,7 @@ struct SwapKernel {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int row = 8 * i + 2 * (lane % 4) + j;
-        const RowTerms terms = kHoldRowTerms ? rows[kHoldRowTerms ? 2 * i + j : 0] : row_terms(e, row);
+        const RowTerms terms = kHoldRowTerms ? rows[kHoldRowTerms ? 2 * i + j : 0] : terms_of(e, row, 0);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int column = first + local + 8 * h;
@@ -244,7 +305,7 @@ struct SwapKernel {
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
           if (row + kTurn * b >= end) break;
-          const RowTerms terms = row_terms(e, row + kTurn * b);
+          const RowTerms terms = terms_of(e, row + kTurn * b, 0);
           float value[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) value[i] = rescale<wide.value>(total[b][i], terms, columns[i]);
@@ -259,10 +320,11 @@ struct SwapKernel {
     const int local = 16 * (threadIdx.x / 32) + lane / 4;  // groups and warps are 64 and 16 rows apart
     const bool leader = threadIdx.x % 128 == 0;
     sm90::wait_for_previous_kernel();
+    if constexpr (kQuantize) sm90::wait_barrier(ring.rows_ready(), 0);
     RowTerms rows[kRowTerms];
 #pragma unroll
     for (int i = 0; i < kRowTerms; ++i) {
-      rows[i] = row_terms(p.epilogue, 8 * (i / 2) + 2 * (lane % 4) + i % 2);
+      rows[i] = terms_of(p.epilogue, 8 * (i / 2) + 2 * (lane % 4) + i % 2, first_row(p));
     }
     Walk at = walk(p, rank);
     for (; at.tile < p.tiles; at.tile += at.tile_step) {
@@ -273,7 +335,7 @@ struct SwapKernel {
       Sum sums[kCount];
       run_tile(p, ring, sums, group, leader, at.end - at.begin);
       if (p.split > 1) {
-        sm90::sync_threads(1, kConsumers);  // every warpgroup has read the ring
+        Consumers::sync();  // every warpgroup has read the ring
         write_partial(ring.base, sums, local, lane);
         return;  // the cluster meets outside; it has one tile
       }
@@ -288,22 +350,24 @@ struct SwapKernel {
     const std::uint32_t stage_bytes = p.boxes * (p.rows + kColumns) * kRowBytes;
     const Ring ring{base, base + p.stages * stage_bytes + p.slack, stage_bytes, p.stages};
     const int rank = p.split > 1 ? static_cast<int>(sm90::cluster_rank()) : 0;
-    if (threadIdx.x == kConsumers) {
+    if (threadIdx.x == kQuantizers) {
       sm90::prefetch_map(map_w);
       sm90::prefetch_map(map_x);
       for (int s = 0; s < p.stages; ++s) {
         sm90::init_barrier(ring.barriers + 8 * s, 1);
         sm90::init_barrier(ring.barriers + 8 * (p.stages + s), kGroups);
       }
+      sm90::init_barrier(ring.rows_ready(), 1);
       sm90::fence_barrier_init();
     }
     __syncthreads();
     sm90::launch_dependents();
-    if (threadIdx.x >= kConsumers) {
-      if (threadIdx.x == kConsumers) produce(p, ring, map_w, map_x, rank);
+    if (threadIdx.x >= kQuantizers) {
+      if (threadIdx.x == kQuantizers) produce(p, ring, map_w, map_x, rank);
       __syncwarp();
     } else {
-      consume(p, ring, rank);
+      if constexpr (kQuantize) quantize(p, ring);
+      if (threadIdx.x < kConsumers) consume(p, ring, rank);
     }
     if (p.split > 1) {
       sm90::sync_cluster();
@@ -314,12 +378,12 @@ struct SwapKernel {
   }
 };
 
-template <typename Sum, int kColumns, int kGroups, bool kPromote>
-__global__ void __launch_bounds__(128 * kGroups + 32, 1)
+template <typename Sum, int kColumns, int kGroups, bool kPromote, bool kQuantize>
+__global__ void __launch_bounds__(128 * kGroups * (kQuantize ? 2 : 1) + 32, 1)
     gemm_swap(const __grid_constant__ SwapProblem problem, const __grid_constant__ CUtensorMap map_w,
               const __grid_constant__ CUtensorMap map_x) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  SwapKernel<Sum, kColumns, kGroups, kPromote>::run(problem, &map_w, &map_x);
+  SwapKernel<Sum, kColumns, kGroups, kPromote, kQuantize>::run(problem, &map_w, &map_x);
 #endif
 }
 

@@ -5,8 +5,11 @@
 //   can do so alone only if it never waits to promote sums: INT8, or FP8 with kInterval 0.
 // FP8 sums: the tensor core keeps about 13 bits, so its sums of 128 of K are added to f32 registers (kInterval 1; 0:
 // never). INT8 sums are exact and never promoted.
-// split = 2 (not kTurns): the CTAs of a cluster take half of K each; then each adds half of the rows over both CTAs in
-// the order of K through distributed shared memory.
+//   kApart: for promoted sums, whose registers leave no room for turns: the warpgroups leave their sums in shared
+//   memory and go on, and a fourth one stores.
+// Layers whose sums are those of two runs of K (gemm.hpp): kTwoRuns computes both one after the other, and split = 2
+// (none of the other forms) lets the CTAs of a cluster take one run each; then each adds half of the rows over both
+// CTAs in the order of K through distributed shared memory.
 // Tiles of 256 rows and multicast of operands to pairs of CTAs were tried and were slower; docs/decisions/0002.
 #pragma once
 
@@ -20,13 +23,14 @@ struct TileProblem {
   GemmEpilogue epilogue;
   int tiles_m, tiles_n;
   int k_units;       // of kUnit blocks of 128
+  int middle;        // units of the first run of K, where there are two
   int split;         // CTAs of a cluster
   bool store_boxes;  // the map of y is valid
 };
 
-template <typename Sum, int kInterval, bool kTurns>
+template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns>
 struct TileKernel {
-  using Shape = TileShape<kInterval, kTurns>;
+  using Shape = TileShape<kInterval, kTurns, kApart, kTwoRuns>;
   using Ring = TileRing<Shape>;
   using Consumer = TileConsumer<Sum, Shape>;
   static constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns, kHalves = Shape::kHalves;
@@ -35,6 +39,7 @@ struct TileKernel {
   static constexpr int kStagingBytes = Shape::kStagingBytes, kTermsBytes = Shape::kTermsBytes;
   static constexpr int kConsumers = 256;
   static constexpr int kPartialPitch = Shape::kPartialPitch;
+  static constexpr bool kMaySplit = !kTurns && !kApart && !kTwoRuns;
 
   struct Tile {
     int m, n;
@@ -54,7 +59,7 @@ struct TileKernel {
     int begin, end;
   };
   static __device__ __forceinline__ Blocks blocks_of(const TileProblem& p, int rank) {
-    return {rank * p.k_units / p.split * kUnit, (rank + 1) * p.k_units / p.split * kUnit};
+    return {rank == 0 ? 0 : p.middle * kUnit, (rank + 1 < p.split ? p.middle : p.k_units) * kUnit};
   }
 
   static __device__ __forceinline__ void load_x(const Ring& ring, const CUtensorMap* map, const Tile& tile, int k) {
@@ -99,16 +104,15 @@ struct TileKernel {
     return {scale, bias, e.zx ? __ldg(e.column_sum + min(column, e.n - 1)) : 0};
   }
 
-  // 64 rows of outputs from `row` on. thread: of the warpgroup; terms: in shared memory, of the tile's columns; slot:
-  // the staging box that the store before the last one used, which is free once at most one store still reads.
+  // Outputs of 64 rows from `row` on and 64 columns, number `chunk` of the tile's that begin at `column`. thread: of
+  // the warpgroup; terms: in shared memory, of the tile's columns; buffer: a staging box that nobody reads or writes.
   template <bool kWide>
-  static __device__ __forceinline__ void store_half(const TileProblem& p, const CUtensorMap* map_y,
-                                                    std::uint32_t staging, std::uint32_t terms, int barrier,
-                                                    const Sum (&sums)[64], const RowTerms (&rows)[2], int row,
-                                                    int column, int thread, int& slot) {
+  static __device__ __forceinline__ void store_chunk(const TileProblem& p, const CUtensorMap* map_y,
+                                                     std::uint32_t buffer, std::uint32_t terms, int barrier,
+                                                     const Sum (&sums)[32], const RowTerms (&rows)[2], int row,
+                                                     int column, int chunk, int thread) {
     const GemmEpilogue& e = p.epilogue;
     const int warp = thread / 32, lane = thread % 32;
-    const int my_row = row + 16 * warp + lane / 4;
     const auto columns = [&](int local, ColumnTerms& c0, ColumnTerms& c1) {
       float4 pair;
       asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -117,53 +121,68 @@ struct TileKernel {
       c0 = load_terms(e, pair.x, pair.y, column + local);
       c1 = load_terms(e, pair.z, pair.w, column + local + 1);
     };
+    if (p.store_boxes) {
+      const int stage_row = 16 * warp + (lane / 8 & 1) * 8 + lane % 8;
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int block = 0; block < 2; ++block) {
+          ColumnTerms c0, c1;
+          columns(64 * chunk + 8 * (i + block) + 2 * (lane % 4), c0, c1);
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int d = 4 * (i + block) + 2 * h;
+            words[2 * block + h] =
+                pack_pair(e.y_type, rescale<kWide>(sums[d], rows[h], c0), rescale<kWide>(sums[d + 1], rows[h], c1));
+          }
+        }
+        const std::uint32_t address = buffer + stage_row * 128 + ((i + lane / 16) ^ (stage_row & 7)) * 16;
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+                     "r"(words[1]), "r"(words[2]), "r"(words[3])
+                     : "memory");
+      }
+      sm90::fence_shared_for_async();
+      sm90::sync_threads(barrier, 128);
+      if (thread == 0) sm90::store_box(map_y, buffer, column + 64 * chunk, row);
+      return;
+    }
+    const int my_row = row + 16 * warp + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int local = 64 * chunk + 8 * i + 2 * (lane % 4);
+      if (column + local >= e.n) break;
+      ColumnTerms c0, c1;
+      columns(local, c0, c1);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int d = 4 * i + 2 * h;
+        const float pair[2] = {rescale<kWide>(sums[d], rows[h], c0), rescale<kWide>(sums[d + 1], rows[h], c1)};
+        if (my_row + 8 * h < e.m) store_piece(e, my_row + 8 * h, column + local, pair);
+      }
+    }
+  }
+
+  // 64 rows of outputs from `row` on. slot: the staging box that the store before the last one used, which is free once
+  // at most one store still reads.
+  template <bool kWide>
+  static __device__ __forceinline__ void store_half(const TileProblem& p, const CUtensorMap* map_y,
+                                                    std::uint32_t staging, std::uint32_t terms, int barrier,
+                                                    const Sum (&sums)[64], const RowTerms (&rows)[2], int row,
+                                                    int column, int thread, int& slot) {
 #pragma unroll
     for (int chunk = 0; chunk < 2; ++chunk) {
-      const int first = column + 64 * chunk;
-      if (first >= e.n) break;
+      if (column + 64 * chunk >= p.epilogue.n) break;
+      const std::uint32_t buffer = staging + slot * kStagingBytes;
       if (p.store_boxes) {
-        const std::uint32_t buffer = staging + slot * kStagingBytes;
         slot ^= 1;
         if (thread == 0) sm90::wait_stores_read<1>();
         sm90::sync_threads(barrier, 128);
-        const int stage_row = 16 * warp + (lane / 8 & 1) * 8 + lane % 8;
-#pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-          std::uint32_t words[4];
-#pragma unroll
-          for (int block = 0; block < 2; ++block) {
-            ColumnTerms c0, c1;
-            columns(64 * chunk + 8 * (i + block) + 2 * (lane % 4), c0, c1);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const int d = 32 * chunk + 4 * (i + block) + 2 * h;
-              words[2 * block + h] =
-                  pack_pair(e.y_type, rescale<kWide>(sums[d], rows[h], c0), rescale<kWide>(sums[d + 1], rows[h], c1));
-            }
-          }
-          const std::uint32_t address = buffer + stage_row * 128 + ((i + lane / 16) ^ (stage_row & 7)) * 16;
-          asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
-                       "r"(words[1]), "r"(words[2]), "r"(words[3])
-                       : "memory");
-        }
-        sm90::fence_shared_for_async();
-        sm90::sync_threads(barrier, 128);
-        if (thread == 0) sm90::store_box(map_y, buffer, first, row);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const int local = 64 * chunk + 8 * i + 2 * (lane % 4);
-          if (column + local >= e.n) break;
-          ColumnTerms c0, c1;
-          columns(local, c0, c1);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int d = 32 * chunk + 4 * i + 2 * h;
-            const float pair[2] = {rescale<kWide>(sums[d], rows[h], c0), rescale<kWide>(sums[d + 1], rows[h], c1)};
-            if (my_row + 8 * h < e.m) store_piece(e, my_row + 8 * h, column + local, pair);
-          }
-        }
       }
+      Sum part[32];
+#pragma unroll
+      for (int i = 0; i < 32; ++i) part[i] = sums[32 * chunk + i];
+      store_chunk<kWide>(p, map_y, buffer, terms, barrier, part, rows, row, column, chunk, thread);
     }
   }
 
@@ -232,8 +251,9 @@ struct TileKernel {
     const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
     const GemmEpilogue& e = p.epilogue;
     const Blocks blocks = blocks_of(p, rank);
-    const std::uint32_t terms = staging + 4 * kStagingBytes + group * kTermsBytes;
-    Consumer consumer{ring, group, thread == 0};
+    const std::uint32_t my_staging = staging + group * Shape::kGroupBytes;
+    const std::uint32_t terms = staging + 2 * Shape::kGroupBytes + group * kTermsBytes;
+    Consumer consumer{ring, group, thread == 0, my_staging + thread * 16};
     sm90::wait_for_previous_kernel();
     int turn = 0, slot = 0;
     for (int t = blockIdx.x / p.split; t < p.tiles_m * p.tiles_n; t += gridDim.x / p.split, ++turn) {
@@ -260,8 +280,8 @@ struct TileKernel {
       }
       Sum sums[kHalves][64];
       if (kTurns && turn > 0) sm90::sync_threads(Consumer::kTurnBarrier + group, kConsumers);
-      consumer.run(sums, blocks.end - blocks.begin);
-      if (!kTurns && p.split > 1) {
+      consumer.run(sums, blocks.end - blocks.begin, p.middle * kUnit, 2 + group);
+      if (kMaySplit && p.split > 1) {
         sm90::sync_threads(1, kConsumers);  // the other warpgroup has read the ring, too
         write_partial(ring.base, sums[0], group * 64, thread);
         return;  // the cluster meets outside; it has one tile
@@ -275,11 +295,68 @@ struct TileKernel {
         for (int h = 0; h < kHalves; ++h) {
           const int row = first_row + 64 * h;
           if (row < e.m) {
-            store_half<wide.value>(p, map_y, staging + group * 2 * kStagingBytes, terms, 2 + group, sums[h], rows[h],
-                                   row, column, thread, slot);
+            store_half<wide.value>(p, map_y, my_staging, terms, 2 + group, sums[h], rows[h], row, column, thread, slot);
           }
         }
       });
+    }
+    if (thread == 0) sm90::wait_stores();
+  }
+
+  // kApart: the consumers' sums, tile by tile.
+  static __device__ __forceinline__ void leave_sums(const TileProblem& p, const Ring& ring, std::uint32_t staging) {
+    const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
+    Consumer consumer{ring, group, thread == 0, staging + group * Shape::kGroupBytes + thread * 16};
+    int turn = 0;
+    for (int t = blockIdx.x; t < p.tiles_m * p.tiles_n; t += gridDim.x, ++turn) {
+      consumer.run_apart(p.k_units * kUnit, p.middle * kUnit, turn);
+    }
+  }
+
+  // kApart: a warpgroup turns the sums of both consumers into outputs, in boxes where the sums were.
+  static __device__ __forceinline__ void store_sums(const TileProblem& p, const Ring& ring, const CUtensorMap* map_y,
+                                                    std::uint32_t staging) {
+    constexpr int kBarrier = 2, kChunkBytes = Shape::kGroupBytes / 2;
+    const int thread = threadIdx.x % 128;
+    const GemmEpilogue& e = p.epilogue;
+    const std::uint32_t terms = staging + 2 * Shape::kGroupBytes;
+    sm90::wait_for_previous_kernel();
+    int turn = 0;
+    for (int t = blockIdx.x; t < p.tiles_m * p.tiles_n; t += gridDim.x, ++turn) {
+      const Tile tile = tile_at(p, t);
+      const int column = tile.n * kColumns;
+      const ColumnTerms mine = column_terms(e, column + thread);
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(terms + thread * 8), "f"(mine.scale), "f"(mine.bias)
+                   : "memory");
+#pragma unroll 1
+      for (int group = 0; group < 2; ++group) {
+        const int row = tile.m * kRows + group * 64;
+        RowTerms rows[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) rows[i] = row_terms(e, row + 16 * (thread / 32) + thread % 32 / 4 + 8 * i);
+        sm90::wait_barrier(ring.sums_full(group), turn & 1);
+#pragma unroll 1
+        for (int chunk = 0; chunk < 2; ++chunk) {
+          const std::uint32_t at = staging + group * Shape::kGroupBytes + chunk * kChunkBytes;
+          Sum sums[32];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            Sum four[4];
+            Consumer::take(four, at + thread * 16 + i * Consumer::kStashStep);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) sums[4 * i + j] = four[j];
+          }
+          sm90::sync_threads(kBarrier, 128);  // all have read the sums, and the terms are there
+          if (row < e.m && column + 64 * chunk < e.n) {
+            store_chunk<false>(p, map_y, at, terms, kBarrier, sums, rows, row, column, chunk, thread);
+          }
+        }
+        if (thread == 0) {
+          sm90::wait_stores_read<0>();
+          sm90::arrive(ring.sums_free(group));
+        }
+      }
+      sm90::sync_threads(kBarrier, 128);  // all have read the terms
     }
     if (thread == 0) sm90::wait_stores();
   }
@@ -289,8 +366,8 @@ struct TileKernel {
     extern __shared__ __align__(1024) char shared[];
     const std::uint32_t base = sm90::shared_address(shared);
     const std::uint32_t staging = base + Shape::kRingBytes;
-    const Ring ring{base, staging + 4 * kStagingBytes + 2 * kTermsBytes};
-    const bool clustered = !kTurns && p.split > 1;
+    const Ring ring{base, staging + 2 * (Shape::kGroupBytes + kTermsBytes)};
+    const bool clustered = kMaySplit && p.split > 1;
     const int rank = clustered ? static_cast<int>(sm90::cluster_rank()) : 0;
     if (threadIdx.x == 0) {
       if (base % 1024 != 0) __trap();  // tiles under the 128-byte swizzle begin at multiples of 1024
@@ -301,22 +378,33 @@ struct TileKernel {
         sm90::init_barrier(ring.barriers + 8 * s, 1);
         sm90::init_barrier(ring.barriers + 8 * (kStages + s), kTurns ? 1 : 2);
       }
+      for (int group = 0; group < 2 && kApart; ++group) {
+        sm90::init_barrier(ring.sums_full(group), 128);
+        sm90::init_barrier(ring.sums_free(group), 1);
+      }
       sm90::fence_barrier_init();
     }
     __syncthreads();
     sm90::launch_dependents();
-    // The cluster meets inside the branches: code after them would have to do with the producer's 40 registers.
+    // The cluster meets inside the branches: code after them would have to do with the producer's few registers.
     if (threadIdx.x < 128) {
-      sm90::give_registers<40>();
+      sm90::give_registers<Shape::kProducerRegisters>();
       if (threadIdx.x == 0) produce(p, ring, map_x, map_w, rank);
       __syncwarp();
       if (clustered) {
         sm90::sync_cluster();
         sm90::sync_cluster();
       }
+    } else if (kApart && threadIdx.x >= 384) {
+      sm90::give_registers<Shape::kStorerRegisters>();
+      if constexpr (kApart) store_sums(p, ring, map_y, staging);
     } else {
-      sm90::take_registers<232>();
-      consume(p, ring, map_y, staging, rank);
+      sm90::take_registers<Shape::kConsumerRegisters>();
+      if constexpr (kApart) {
+        leave_sums(p, ring, staging);
+      } else {
+        consume(p, ring, map_y, staging, rank);
+      }
       if (clustered) {
         sm90::sync_cluster();
         store_share(p, base, tile_at(p, blockIdx.x / p.split), rank, threadIdx.x - 128);
@@ -327,12 +415,12 @@ struct TileKernel {
   }
 };
 
-template <typename Sum, int kInterval, bool kTurns>
-__global__ void __launch_bounds__(384, 1)
+template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns>
+__global__ void __launch_bounds__(kApart ? 512 : 384, 1)
     gemm_tile(const __grid_constant__ TileProblem problem, const __grid_constant__ CUtensorMap map_x,
               const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_y) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  TileKernel<Sum, kInterval, kTurns>::run(problem, &map_x, &map_w, &map_y);
+  TileKernel<Sum, kInterval, kTurns, kApart, kTwoRuns>::run(problem, &map_x, &map_w, &map_y);
 #endif
 }
 

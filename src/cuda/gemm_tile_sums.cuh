@@ -9,38 +9,53 @@
 namespace scaledmm::cuda {
 
 // A tile of 128 rows of x by 128 rows of w, shared by two consumer warpgroups, or (kTurns) taken by them in turn.
-template <int kPromotionInterval, bool kTakeTurns>
+// kApart: they leave their sums in shared memory, and a fourth warpgroup stores while they go on with the next tile.
+// kTwoRuns: the sums are those of two runs of K; the first run's wait in the same place, partly where outputs are
+// staged.
+template <int kPromotionInterval, bool kTakeTurns, bool kStoreApart, bool kInTwoRuns>
 struct TileShape {
   static constexpr int kInterval = kPromotionInterval;
-  static constexpr bool kTurns = kTakeTurns;
+  static constexpr bool kTurns = kTakeTurns, kApart = kStoreApart, kTwoRuns = kInTwoRuns;
   static constexpr int kRows = 128, kColumns = 128;
-  static constexpr int kStages = 6;
+  static constexpr int kStages = kApart || kTwoRuns ? 5 : 6;
+  static constexpr int kThreads = kApart ? 512 : 384;
+  // Of the 65536 of an SM, in eights a thread.
+  static constexpr int kProducerRegisters = kApart ? 32 : 40, kConsumerRegisters = kApart ? 208 : 232;
+  static constexpr int kStorerRegisters = 64;
   static constexpr int kHalves = kTurns ? 2 : 1;  // blocks of 64 rows that a warpgroup holds
   static constexpr int kRowBytes = 128;           // of K, one byte each
   static constexpr int kXBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kColumns * kRowBytes;
   static constexpr int kStagingBytes = 64 * 64 * 2;  // one box of outputs
+  // Of a consumer warpgroup: its sums, or two boxes.
+  static constexpr int kGroupBytes = kApart || kTwoRuns ? 64 * kColumns * 4 : 2 * kStagingBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kPartialPitch = kColumns + 8;  // words; 8 spreads the fragments' rows over the banks
   // Blocks of K that a CTA takes at a time. Where two accumulators take turns their number is even: a block behind K is
   // all zeros and adds nothing.
   static constexpr int kUnit = kInterval == 1 ? 2 : 1;
   static constexpr int kTermsBytes = kColumns * 8;  // scale and bias of each column, for each consumer warpgroup
-  static constexpr int kSharedBytes = kRingBytes + 4 * kStagingBytes + 2 * kTermsBytes + 2 * 8 * kStages;
+  static constexpr int kSharedBytes = kRingBytes + 2 * (kGroupBytes + kTermsBytes) + 8 * (2 * kStages + 4);
   static_assert(kSharedBytes <= 232448);
   static_assert(kInterval == 0 || (kInterval == 1 && !kTurns));
+  static_assert((!kApart && !kTwoRuns) || kInterval == 1);
   static_assert(kRows * kPartialPitch * 4 <= kRingBytes);
 };
 
 template <typename Shape>
 struct TileRing {
   std::uint32_t base;      // of the stages
-  std::uint32_t barriers;  // full[kStages], empty[kStages]
+  std::uint32_t barriers;  // full[kStages], empty[kStages]; kApart: sums_full[2], sums_free[2]
   int stage = 0;
   std::uint32_t parity = 0;
 
   __device__ __forceinline__ std::uint32_t full() const { return barriers + 8 * stage; }
   __device__ __forceinline__ std::uint32_t empty() const { return barriers + 8 * (Shape::kStages + stage); }
+  // Of a consumer warpgroup's sums in shared memory.
+  __device__ __forceinline__ std::uint32_t sums_full(int group) const {
+    return barriers + 8 * (2 * Shape::kStages + group);
+  }
+  __device__ __forceinline__ std::uint32_t sums_free(int group) const { return sums_full(group) + 16; }
   __device__ __forceinline__ std::uint32_t x() const { return base + stage * Shape::kStageBytes; }
   __device__ __forceinline__ std::uint32_t w() const { return base + stage * Shape::kStageBytes + Shape::kXBytes; }
   __device__ __forceinline__ void next() {
@@ -69,6 +84,7 @@ struct TileConsumer {
   Ring ring;
   int group;
   bool leader;
+  std::uint32_t stash;  // this thread's first 16 bytes of the sums in shared memory, where there are any
 
   __device__ __forceinline__ void wait_full() const { sm90::wait_barrier(ring.full(), ring.parity); }
   __device__ __forceinline__ void release(const Ring& r) const {
@@ -123,7 +139,7 @@ struct TileConsumer {
   // straight code: left open across a loop, the pipeline is serialised by the compiler (C7514). At its end the other
   // warpgroup fills the gap.
   template <int kPairs>
-  __device__ __forceinline__ void run_in_turn(Sum (&sums)[kHalves][64]) {
+  __device__ __forceinline__ void run_in_turn(Sum (&sums)[64]) {
     Sum even[64], odd[64];
     Ring previous = ring;
     wait_full();
@@ -139,7 +155,7 @@ struct TileConsumer {
       sm90::wgmma_commit();
       sm90::wgmma_wait<1>();
       release(previous);
-      add_to(sums[0], even);
+      add_to(sums, even);
       previous = ring;
       ring.next();
       if (pair + 1 == kPairs) break;
@@ -149,26 +165,89 @@ struct TileConsumer {
       sm90::wgmma_commit();
       sm90::wgmma_wait<1>();
       release(previous);
-      add_to(sums[0], odd);
+      add_to(sums, odd);
       previous = ring;
       ring.next();
     }
     sm90::wgmma_wait<0>();
     release(previous);
-    add_to(sums[0], odd);
+    add_to(sums, odd);
   }
 
   // `blocks` is a multiple of Shape::kUnit.
-  __device__ __forceinline__ void run(Sum (&sums)[kHalves][64], int blocks) {
+  __device__ __forceinline__ void run_promoted(Sum (&sums)[64], int blocks) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) sums[i] = 0;
+    int k = 0;
+    for (; k + 16 <= blocks; k += 16) run_in_turn<8>(sums);
+    for (; k + 8 <= blocks; k += 8) run_in_turn<4>(sums);
+    for (; k + 4 <= blocks; k += 4) run_in_turn<2>(sums);
+    for (; k < blocks; k += 2) run_in_turn<1>(sums);
+  }
+
+  static constexpr int kStashStep = 128 * 16;  // bytes from one quadruple of a thread's sums to the next
+
+  __device__ __forceinline__ void put_aside(const Sum (&sums)[64]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const Sum* four = &sums[4 * i];
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(stash + i * kStashStep), "f"(four[0]), "f"(four[1]),
+                   "f"(four[2]), "f"(four[3])
+                   : "memory");
+    }
+  }
+
+  static __device__ __forceinline__ void take(Sum (&four)[4], std::uint32_t address) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(four[0]), "=f"(four[1]), "=f"(four[2]), "=f"(four[3])
+                 : "r"(address)
+                 : "memory");
+  }
+
+  __device__ __forceinline__ void add_stashed(Sum (&sums)[64]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      Sum four[4];
+      take(four, stash + i * kStashStep);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[4 * i + j] = four[j] + sums[4 * i + j];
+    }
+  }
+
+  // kApart: tile number `turn` of this CTA. Its sums are left in shared memory for the storing warpgroup, which has
+  // taken those before by then. (Left while the next tile had begun, they needed more registers than there are: C7512.)
+  // `blocks` and `middle`, those of the first run, are multiples of Shape::kUnit.
+  __device__ __forceinline__ void run_apart(int blocks, int middle, int turn) {
+    const std::uint32_t parity = turn & 1;
+    Sum sums[64];
+    if constexpr (Shape::kTwoRuns) {
+      run_promoted(sums, middle);
+      sm90::wait_barrier(ring.sums_free(group), parity ^ 1);
+      put_aside(sums);
+      run_promoted(sums, blocks - middle);
+      add_stashed(sums);
+    } else {
+      run_promoted(sums, blocks);
+      sm90::wait_barrier(ring.sums_free(group), parity ^ 1);
+    }
+    put_aside(sums);
+    sm90::arrive(ring.sums_full(group));
+  }
+
+  // Sums that this warpgroup stores itself. kTwoRuns: the copy engine may still read outputs of the last tile from
+  // where the first run's sums go: `barrier` is the warpgroup's.
+  __device__ __forceinline__ void run(Sum (&sums)[kHalves][64], int blocks, int middle, int barrier) {
     if constexpr (kInterval == 0) {
       run_direct(sums, blocks);
+    } else if constexpr (!Shape::kTwoRuns) {
+      run_promoted(sums[0], blocks);
     } else {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) sums[0][i] = 0;
-      int k = 0;
-      for (; k + 16 <= blocks; k += 16) run_in_turn<8>(sums);
-      for (; k + 8 <= blocks; k += 8) run_in_turn<4>(sums);
-      for (; k < blocks; k += 2) run_in_turn<1>(sums);
+      run_promoted(sums[0], middle);
+      if (leader) sm90::wait_stores_read<0>();
+      sm90::sync_threads(barrier, 128);
+      put_aside(sums[0]);
+      run_promoted(sums[0], blocks - middle);
+      add_stashed(sums[0]);
     }
   }
 };

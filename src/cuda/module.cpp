@@ -235,9 +235,10 @@ Failure gemm(Place place, const Gemm* a) {
   arguments.y_stride = a->y_stride;
   arguments.x_zero_point = a->x_zero_point;
   arguments.x_zero_point_per_token = a->x_zero_point_per_token;
+  arguments.x_zero_point_any = a->x_zero_point_any;
   arguments.w_column_sum = a->w_column_sum;
-  arguments.accumulate = GemmAccumulate::kPromoted;
-  arguments.batch_invariant = true;
+  arguments.accumulate = a->fast ? GemmAccumulate::kFast : GemmAccumulate::kPromoted;
+  arguments.fused = a->fused;
   arguments.overlap_previous = true;
   return on_device(place.device, "run_gemm", [&] { return run_gemm(arguments, stream_of(place)); });
 }

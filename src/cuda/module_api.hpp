@@ -13,7 +13,7 @@
 namespace scaledmm::cuda {
 
 // Raised with every change of this file.
-inline constexpr std::uint32_t kModuleVersion = 1;
+inline constexpr std::uint32_t kModuleVersion = 2;
 
 using Failure = const char*;
 
@@ -75,8 +75,25 @@ struct QuantizeFp8 {
   void* scale_out;
   DType scale_dtype;
   std::int64_t scale_row_stride, scale_column_stride;  // elements
-  std::uint32_t* absmax;                               // per tensor: one word of scratch memory
+  std::uint32_t* absmax;                               // per tensor: one word of scratch memory,
+  std::uint32_t* counters;                             // and three at zero, which are left at zero
 };
+
+// Rows that a GEMM's own launch quantizes, per token or under one static scale, to the bits of the functions above:
+// bf16 or f16, k a multiple of 8, every row aligned to 16 bytes.
+struct FusedRows {
+  ActivationRows x;
+  bool is_static;
+  bool symmetric;           // INT8
+  float scale;              // static
+  std::int32_t zero_point;  // static, asymmetric
+  float upper_bound;        // FP8, dynamic: of the absmax; infinite without one
+  // Each CTA quantizes all rows for itself; there is memory for kFusedCopies times the codes, scales and zero points.
+  bool alone;
+  std::uint32_t* counters;  // two words at zero, which are left at zero; for one launch at a time
+};
+inline constexpr std::int64_t kMaxFusedRows = 16;
+inline constexpr std::int64_t kFusedCopies = 144;  // SMs of the largest card of compute capability 9.0
 
 // y = x w^T, quantized operands; the formulas and requirements are run_gemm's in gemm.hpp.
 struct Gemm {
@@ -92,7 +109,10 @@ struct Gemm {
   std::int64_t y_stride;
   const std::int32_t* x_zero_point;
   bool x_zero_point_per_token;
+  bool x_zero_point_any;  // zero points may be any int32, not only codes
   const std::int32_t* w_column_sum;
+  bool fast;               // FP8: sums stay in the tensor core's accumulator
+  const FusedRows* fused;  // or null; then x and, if dynamic, x_scale and x_zero_point are memory that is filled
 };
 
 // The same by cuBLASLt, on codes padded with zeros: x [padded_m, k], w [n, k], n and k multiples of 16. FP8 sums are

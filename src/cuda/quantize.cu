@@ -1,43 +1,15 @@
-// Activations to codes, bound by memory: each row is read once, kept in registers while its scale is found, and
-// written.
+// Activations to codes, bound by memory.
 #include <atomic>
 #include <type_traits>
 
-#include "cuda/encode.cuh"
 #include "cuda/quantize.hpp"
+#include "cuda/quantize_rows.cuh"
+#include "cuda/quantize_tensor.cuh"
 
 namespace scaledmm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// Where codes go.
-struct Codes {
-  std::uint8_t* data;
-  std::int64_t columns, stride;
-  bool is_aligned;  // 8-byte stores may be made at columns that kVector divides
-
-  __device__ __forceinline__ void store(std::int64_t row, std::int64_t column, uint2 codes) const {
-    std::uint8_t* to = data + row * stride + column;
-    if (is_aligned && column + kVector <= columns) {
-      *reinterpret_cast<uint2*>(to) = codes;
-      return;
-    }
-    const std::uint64_t all = codes.x | static_cast<std::uint64_t>(codes.y) << 32;
-    for (int i = 0; i < kVector && column + i < columns; ++i) to[i] = static_cast<std::uint8_t>(all >> (8 * i));
-  }
-};
-
-struct Activations {
-  const std::byte* data;
-  std::int64_t k, stride_bytes;
-  bool is_aligned;
-
-  template <class X>
-  __device__ __forceinline__ Row<X> row(std::int64_t m) const {
-    return {data + m * stride_bytes, k, is_aligned};
-  }
-};
 
 // The next kernel on the stream may start its preparations, and this one waits for the results of the one before.
 __device__ __forceinline__ void join_stream() {
@@ -77,127 +49,17 @@ void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, cudaStre
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
-__device__ __forceinline__ std::uint32_t warp_max(std::uint32_t value) { return __reduce_max_sync(~0u, value); }
-
-__device__ __forceinline__ Extremes warp_max(const Extremes& extremes) {
-  return {warp_max(extremes.positive), warp_max(extremes.negative)};
-}
-
-// Calls make(largest of the whole block) on one thread and gives its result to all.
-template <class Value, class Make>
-__device__ __forceinline__ auto of_block(const Value& value, const Make& make) {
-  using Result = decltype(make(value));
-  __shared__ Value of_warp[32];
-  __shared__ alignas(Result) unsigned char memory[sizeof(Result)];
-  auto* result = reinterpret_cast<Result*>(memory);
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Value mine = warp_max(value);
-  if (lane == 0) of_warp[warp] = mine;
-  __syncthreads();
-  if (warp == 0) {
-    const Value all = warp_max(lane < blockDim.x / 32 ? of_warp[lane] : Value{});
-    if (lane == 0) *result = make(all);
-  }
-  __syncthreads();
-  return *result;
-}
-
-// --- one scale a row ---
-
-// How a row gets its scale, writes it, and is encoded.
-struct TokenE4m3 {
-  float upper_bound;
-  float* scale_out;
-  template <class X>
-  using Statistic = Absmax<X>;
-  __device__ __forceinline__ DivideE4m3 operator()(std::int64_t m, std::uint32_t absmax_bits) const {
-    const float absmax = __uint_as_float(absmax_bits);
-    const Fp8Scale scale = dynamic_token_fp8(absmax, DType::kE4M3FN, upper_bound);
-    scale_out[m] = scale.scale;
-    return DivideE4m3::make(scale, absmax);
-  }
-};
-
-struct TokenFp8 {
-  DType dtype;
-  float upper_bound;
-  float* scale_out;
-  template <class X>
-  using Statistic = Absmax<X>;
-  __device__ ScaleFp8 operator()(std::int64_t m, std::uint32_t absmax_bits) const {
-    const Fp8Scale scale = dynamic_token_fp8(__uint_as_float(absmax_bits), dtype, upper_bound);
-    scale_out[m] = scale.scale;
-    return {scale, dtype};
-  }
-};
-
-struct TokenInt8 {
-  float* scale_out;
-  template <class X>
-  using Statistic = Absmax<X>;
-  __device__ __forceinline__ RowInt8 operator()(std::int64_t m, std::uint32_t absmax_bits) const {
-    const Int8Scale scale = dynamic_symmetric_int8(__uint_as_float(absmax_bits));
-    scale_out[m] = scale.scale;
-    return {scale};
-  }
-};
-
-struct TokenInt8WithZeroPoint {
-  float* scale_out;
-  std::int32_t* zero_point_out;
-  template <class X>
-  using Statistic = Range<X>;
-  __device__ __forceinline__ RowInt8WithZeroPoint operator()(std::int64_t m, const Extremes& extremes) const {
-    const float least = -__uint_as_float(extremes.negative), largest = __uint_as_float(extremes.positive);
-    const Int8Scale scale = dynamic_asymmetric_int8(least, largest);
-    scale_out[m] = scale.scale;
-    zero_point_out[m] = scale.zero_point;
-    return {scale};
-  }
-};
-
-template <class X>
-__device__ __forceinline__ std::uint32_t result_of(const Absmax<X>& absmax) {
-  return absmax.bits();
-}
-template <class X>
-__device__ __forceinline__ Extremes result_of(const Range<X>& range) {
-  return range.extremes();
-}
-
-// One block a row of at most blockDim.x * kVectors * kVector columns, which stay in registers.
+// One block a row.
 template <class X, class Token, int kVectors>
 __global__ void __launch_bounds__(1024) quantize_tokens(Activations x, Token token, Codes codes) {
   join_stream();
-  const std::int64_t m = blockIdx.x;
-  const Row<X> row = x.row<X>(m);
-  Vector<X> v[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) v[i] = row.load((i * blockDim.x + threadIdx.x) * kVector);
-  typename Token::template Statistic<X> statistic;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) statistic.add(v[i]);
-  const auto encode = of_block(result_of(statistic), [&](const auto& all) { return token(m, all); });
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::int64_t column = (i * blockDim.x + threadIdx.x) * kVector;
-    if (column < codes.columns) codes.store(m, column, encode(v[i]));
-  }
+  quantize_short_row<WholeBlock, kVectors>(x.row<X>(blockIdx.x), blockIdx.x, token, codes);
 }
 
-// The same for longer rows, which are read twice.
 template <class X, class Token>
 __global__ void __launch_bounds__(1024) quantize_long_tokens(Activations x, Token token, Codes codes) {
   join_stream();
-  const std::int64_t m = blockIdx.x;
-  const Row<X> row = x.row<X>(m);
-  typename Token::template Statistic<X> statistic;
-  const std::int64_t step = blockDim.x * kVector;
-  for (std::int64_t column = threadIdx.x * kVector; column < x.k; column += step) statistic.add(row.load(column));
-  const auto encode = of_block(result_of(statistic), [&](const auto& all) { return token(m, all); });
-  for (std::int64_t column = threadIdx.x * kVector; column < codes.columns; column += step) {
-    codes.store(m, column, encode(row.load(column)));
-  }
+  quantize_long_row<WholeBlock>(x.row<X>(blockIdx.x), blockIdx.x, token, codes);
 }
 
 template <class X, class Token>
@@ -221,18 +83,10 @@ void launch_tokens(std::int64_t m, const Activations& x, const Token& token, con
 
 // --- one scale for all ---
 
-struct KnownE4m3 {
-  Fp8Scale scale;
-  __device__ __forceinline__ ScaleE4m3 operator()() const { return {scale}; }
-};
 struct KnownFp8 {
   Fp8Scale scale;
   DType dtype;
   __device__ ScaleFp8 operator()() const { return {scale, dtype}; }
-};
-struct KnownInt8 {
-  Int8Scale scale;
-  __device__ __forceinline__ StaticInt8 operator()() const { return StaticInt8::make(scale); }
 };
 
 // The scale of a whole tensor whose largest finite magnitude stands in memory.
@@ -292,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) find_finite_absmax(Activations x, st
       largest = max(largest, is_finite(v[j]) ? bits : 0u);
     }
   }
-  largest = of_block(largest, [](std::uint32_t all) { return all; });
+  largest = of_all<WholeBlock>(largest, [](std::uint32_t all) { return all; });
   if (threadIdx.x == 0) atomicMax(absmax, largest);
 }
 
@@ -379,19 +233,6 @@ __global__ void __launch_bounds__(32) quantize_groups(Activations x, std::int64_
 
 // --- launches ---
 
-bool aligned(const void* data, std::int64_t stride_bytes, int bytes) {
-  return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride_bytes)) % bytes == 0;
-}
-
-Activations activations(const ActivationRows& x) {
-  const std::int64_t stride_bytes = x.stride * size_bytes(x.dtype);
-  return {static_cast<const std::byte*>(x.data), x.k, stride_bytes, aligned(x.data, x.m > 1 ? stride_bytes : 0, 16)};
-}
-
-Codes codes_of(void* q, std::int64_t columns, std::int64_t stride, std::int64_t m) {
-  return {static_cast<std::uint8_t*>(q), columns, stride, aligned(q, m > 1 ? stride : 0, kVector)};
-}
-
 template <class X>
 cudaError_t quantize_int8(const QuantizeInt8& a, cudaStream_t stream) {
   const Activations x = activations(a.x);
@@ -412,6 +253,9 @@ cudaError_t quantize_int8(const QuantizeInt8& a, cudaStream_t stream) {
 
 template <class X>
 cudaError_t quantize_tensor(const QuantizeFp8& a, const Activations& x, const Codes& codes, cudaStream_t stream) {
+  const bool is_flat = (a.x.m == 1 || (a.x.stride == a.x.k && a.q_stride == a.x.k)) && a.q_columns == a.x.k &&
+                       a.x.k % kVector == 0 && x.is_aligned && codes.is_aligned;
+  if (is_flat && a.dtype == DType::kE4M3FN) return launch_flat_tensor<X>(a, stream);
   const cudaError_t error = cudaMemsetAsync(a.absmax, 0, sizeof *a.absmax, stream);
   if (error != cudaSuccess) return error;
   find_finite_absmax<X><<<static_cast<unsigned>(a.x.m), kThreads, 0, stream>>>(x, a.absmax);

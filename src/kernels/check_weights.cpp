@@ -99,13 +99,14 @@ bool wants_channel_scales(const LayerConfig& config) {
   return !std::get<FP8ScaledMMLinearLayerConfig>(config).weight_quant_key.scale.group_shape.is_per_tensor();
 }
 
-void check_weight(const LayerConfig& config, const ConstTensorView& weight, CheckedWeights& out, const Complaint& fail) {
+void check_weight(const LayerConfig& config, const ConstTensorView& weight, bool needs_codes, CheckedWeights& out,
+                  const Complaint& fail) {
   const WeightShape shape = weight_shape(config);
   const DType expected = std::holds_alternative<Int8ScaledMMLinearLayerConfig>(config)
                              ? DType::kInt8
                              : std::get<FP8ScaledMMLinearLayerConfig>(config).weight_quant_key.dtype;
   if (shape.n < 1 || shape.k < 1) fail("weight shape [" + text(shape.n) + ", " + text(shape.k) + "] has no elements");
-  if (!weight.defined() || weight.data == nullptr) fail("the weight is missing");
+  if (!weight.defined() || (weight.data == nullptr && needs_codes)) fail("the weight is missing");
   if (weight.dtype != expected) {
     fail("weight is " + std::string(name(weight.dtype)) + ", the configuration says " + std::string(name(expected)));
   }
@@ -140,8 +141,8 @@ void check_block_scales(const LayerWeights& weights, Extents block, CheckedWeigh
   if (block.n < 1 || block.k < 1) fail("scale block (" + text(block.n) + ", " + text(block.k) + ") is not positive");
   if (weights.block_offset_n < 0 || weights.block_offset_n >= block.n || weights.block_offset_k < 0 ||
       weights.block_offset_k >= block.k) {
-    fail("block offset (" + text(weights.block_offset_n) + ", " + text(weights.block_offset_k) + ") is outside the block (" +
-         text(block.n) + ", " + text(block.k) + ")");
+    fail("block offset (" + text(weights.block_offset_n) + ", " + text(weights.block_offset_k) +
+         ") is outside the block (" + text(block.n) + ", " + text(block.k) + ")");
   }
   const std::int64_t rows = (weights.block_offset_n + out.n + block.n - 1) / block.n;
   const std::int64_t columns = (weights.block_offset_k + out.k + block.k - 1) / block.k;
@@ -157,7 +158,8 @@ void check_block_scales(const LayerWeights& weights, Extents block, CheckedWeigh
   out.per_channel = false;
 }
 
-void check_row_scales(const LayerConfig& config, const LayerWeights& weights, CheckedWeights& out, const Complaint& fail) {
+void check_row_scales(const LayerConfig& config, const LayerWeights& weights, CheckedWeights& out,
+                      const Complaint& fail) {
   const std::vector<std::int64_t> widths = checked_widths(weights, out.n, fail);
   const Shape& shape = weights.weight_scale.shape;
   const std::int64_t elements = shape.elements();
@@ -223,7 +225,8 @@ std::vector<std::int32_t> read_zero_points(const ConstTensorView& view, const Co
       std::memcpy(&value, address, sizeof value);
     }
     if (value < kInt8Min || value > kInt8Max) {
-      fail("input_zero_point[" + text(i) + "] = " + text(value) + " is outside " + text(kInt8Min) + ".." + text(kInt8Max));
+      fail("input_zero_point[" + text(i) + "] = " + text(value) + " is outside " + text(kInt8Min) + ".." +
+           text(kInt8Max));
     }
     values[static_cast<std::size_t>(i)] = value;
   });
@@ -257,20 +260,18 @@ void check_input(const LayerConfig& config, const LayerWeights& weights, Checked
   check_count(weights.input_zero_point, "input_zero_point");
   const std::vector<std::int32_t> zero_points = read_zero_points(weights.input_zero_point, fail);
   if (zero_points.size() != scales.size()) {
-    fail("input_scale has " + text(scales.size()) + " elements, input_zero_point " +
-         text(zero_points.size()));
+    fail("input_scale has " + text(scales.size()) + " elements, input_zero_point " + text(zero_points.size()));
   }
   const Int8StaticInput merged = merge_static_int8(scales, zero_points);
   out.input_scale = merged.scale;
   out.input_zero_point = merged.zero_point;
 }
 
-}  // namespace
-
-CheckedWeights check_weights(const LayerConfig& config, const LayerWeights& weights, std::string_view layer_name) {
+CheckedWeights check(const LayerConfig& config, const LayerWeights& weights, std::string_view layer_name,
+                     bool needs_codes) {
   const Complaint fail(layer_name);
   CheckedWeights out;
-  check_weight(config, weights.weight, out, fail);
+  check_weight(config, weights.weight, needs_codes, out, fail);
   if (!weights.weight_scale.defined() || weights.weight_scale.data == nullptr) fail("weight_scale is missing");
   if (const std::optional<Extents> block = block_of(config)) {
     check_block_scales(weights, *block, out, fail);
@@ -278,13 +279,26 @@ CheckedWeights check_weights(const LayerConfig& config, const LayerWeights& weig
     check_row_scales(config, weights, out, fail);
   }
   check_values(out.scales, "weight_scale", true, fail);
-  check_zero_scales(out, fail);
+  if (needs_codes) check_zero_scales(out, fail);
   check_input(config, weights, out, fail);
   if (weights.input_scale_ub && !(*weights.input_scale_ub > 0 && std::isfinite(*weights.input_scale_ub))) {
     fail("input_scale_ub = " + text(*weights.input_scale_ub) + " is not finite and positive");
   }
   out.input_scale_ub = weights.input_scale_ub;
   out.ue8m0_input_scales = weights.ue8m0_input_scales;
+  return out;
+}
+
+}  // namespace
+
+CheckedWeights check_weights(const LayerConfig& config, const LayerWeights& weights, std::string_view layer_name) {
+  return check(config, weights, layer_name, true);
+}
+
+CheckedWeights check_weights_without_codes(const LayerConfig& config, const LayerWeights& weights,
+                                           std::string_view layer_name) {
+  CheckedWeights out = check(config, weights, layer_name, false);
+  out.bytes = nullptr;
   return out;
 }
 

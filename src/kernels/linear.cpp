@@ -276,18 +276,38 @@ std::unique_ptr<PackedWeights> pack_checked(const LinearKernel& kernel, const La
 
 }  // namespace
 
-void LinearKernel::process_weights_after_loading(Layer& layer, Context& context) const {
+void LinearKernel::check_unprocessed(const Layer& layer) const {
   if (layer.processed()) {
     fail(layer, "its weights were processed already, for " + std::string(layer.kernel_->name()));
   }
   if (const Support support = can_implement(layer.config_); !support) {
     fail(layer, std::string(name()) + " cannot implement it: " + support.reason());
   }
+}
+
+void LinearKernel::process_weights_after_loading(Layer& layer, Context& context) const {
+  check_unprocessed(layer);
   check_context(*this, layer, context);
   layer.packed_ = pack_checked(*this, layer, layer.weights_, context);
   layer.kernel_ = this;
   layer.block_offset_k_ = layer.weights_.block_offset_k;
   layer.weights_ = {};
+}
+
+void LinearKernel::adopt_packed_weights(Layer& layer, std::span<const PackedSection> sections,
+                                        std::shared_ptr<const void> memory) const {
+  check_unprocessed(layer);
+  const CheckedWeights weights = check_weights_without_codes(layer.config_, layer.weights_, layer.name());
+  layer.packed_ = adopt(layer.config_, weights, sections, memory);
+  layer.kernel_ = this;
+  layer.block_offset_k_ = layer.weights_.block_offset_k;
+  layer.weights_ = {};
+}
+
+std::unique_ptr<PackedWeights> LinearKernel::adopt(const LayerConfig&, const CheckedWeights&,
+                                                   std::span<const PackedSection>,
+                                                   const std::shared_ptr<const void>&) const {
+  throw InvalidArgument(std::string(name()) + " keeps no packed weights in files");
 }
 
 void LinearKernel::apply_weights(const Layer& layer, ConstTensorView x, ConstTensorView bias, TensorView y,

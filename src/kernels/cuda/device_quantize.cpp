@@ -149,7 +149,9 @@ void quantize_fp8(const ConstTensorView& x, const Fp8QuantOptions& options, cons
   } else if (group.is_per_tensor()) {
     require_values(scale_out, "scale_out", DType::kF32, 1, context);
     a.scheme = cuda::Fp8Scheme::kDynamicTensor;
-    a.absmax = reinterpret_cast<std::uint32_t*>(context.scratch(sizeof(std::uint32_t)));
+    std::byte* const memory = context.scratch(sizeof(std::uint32_t));
+    a.absmax = reinterpret_cast<std::uint32_t*>(memory);
+    a.counters = reinterpret_cast<std::uint32_t*>(memory - kZeroedBytes);
   } else if (group.is_per_token()) {
     require_values(scale_out, "scale_out", DType::kF32, a.x.m, context);
     a.scheme = cuda::Fp8Scheme::kDynamicToken;

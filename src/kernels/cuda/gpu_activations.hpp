@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "cuda/module_api.hpp"
 #include "kernels/cuda/gpu_weights.hpp"
@@ -16,13 +17,21 @@ struct GpuActivations {
   bool scale_per_token = false;
   const std::int32_t* zero_point = nullptr;
   bool zero_point_per_token = false;
-  std::byte* rest = nullptr;  // of the scratch memory, as many bytes as were asked for
+  std::optional<cuda::FusedRows> fused;  // x is quantized by the GEMM: the above is where the results go
+  std::byte* rest = nullptr;             // of the scratch memory, as many bytes as were asked for
 };
 
-// Quantizes x, or takes it as it is, for weights of `pitch` bytes a row. `rows` is M, or more where a kernel reads
-// whole tiles; `own_copy`: the kernel wants rows exactly `pitch` apart. Puts work on the context's stream.
+// What a kernel asks of its activations.
+struct ActivationNeeds {
+  std::int64_t rows;        // M, or more where it reads whole tiles
+  bool own_copy;            // rows are exactly the weights' pitch apart
+  bool may_fuse;            // it can quantize few rows itself
+  std::int64_t rest_bytes;  // of scratch memory
+};
+
+// Quantizes x, takes it as it is, or leaves it to the GEMM. Puts work on the context's stream.
 GpuActivations quantize_on_gpu(const LayerConfig& config, const GpuWeights& weights, const ApplyArguments& arguments,
-                               std::int64_t rows, bool own_copy, std::int64_t rest_bytes, Context& context);
+                               const ActivationNeeds& needs, Context& context);
 
 // What pre-quantized activations must be.
 std::optional<QuantKey> gpu_int8_input_key(const LayerConfig& config);

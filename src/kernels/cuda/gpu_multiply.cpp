@@ -33,8 +33,10 @@ void prepare_sm90(GpuWeights& weights, bool is_int8, const Context& context) {
   weights.gemm = {gemm, api.release_gemm};
 }
 
-void multiply_sm90(const LayerConfig& config, const GpuWeights& weights, const ApplyArguments& a, Context& context) {
-  const GpuActivations x = quantize_on_gpu(config, weights, a, a.m, false, 0, context);
+void multiply_sm90(const LayerConfig& config, const GpuWeights& weights, bool fast, const ApplyArguments& a,
+                   Context& context) {
+  const ActivationNeeds needs{.rows = a.m, .own_copy = false, .may_fuse = true, .rest_bytes = 0};
+  const GpuActivations x = quantize_on_gpu(config, weights, a, needs, context);
   cuda::Gemm gemm{};
   gemm.weights = weights.gemm.get();
   gemm.x = x.codes;
@@ -49,7 +51,10 @@ void multiply_sm90(const LayerConfig& config, const GpuWeights& weights, const A
   gemm.y_stride = a.m == 1 ? weights.n : a.y_stride;
   gemm.x_zero_point = x.zero_point;
   gemm.x_zero_point_per_token = x.zero_point_per_token;
+  gemm.x_zero_point_any = a.x_zero_point != nullptr;
   gemm.w_column_sum = weights.column_sums.as<std::int32_t>();
+  gemm.fast = fast;
+  gemm.fused = x.fused ? &*x.fused : nullptr;
   check_cuda(cuda_api().gemm(place_of(context), &gemm));
 }
 
@@ -65,7 +70,9 @@ void multiply_vendor(const LayerConfig& config, const GpuWeights& weights, const
   const std::int64_t rounded_m = (a.m + kVendorStepM - 1) / kVendorStepM * kVendorStepM;
   const std::int64_t rows = is_int8 ? std::max(rounded_m, kLeastInt8M) : rounded_m;
   const std::int64_t sums_bytes = rows * weights.padded_n * 4;
-  const GpuActivations x = quantize_on_gpu(config, weights, a, rows, true, kWorkspaceBytes + sums_bytes, context);
+  const ActivationNeeds needs{
+      .rows = rows, .own_copy = true, .may_fuse = false, .rest_bytes = kWorkspaceBytes + sums_bytes};
+  const GpuActivations x = quantize_on_gpu(config, weights, a, needs, context);
   cuda::VendorGemm gemm{};
   gemm.is_int8 = is_int8;
   gemm.is_direct = !is_int8 && is_direct(weights, x, a);

@@ -1,4 +1,4 @@
-// Quantize and multiply: the two launches of the sm90 kernels, and cuBLASLt's.
+// Quantize and multiply: the sm90 kernels, in one launch for few rows and in two for more, and cuBLASLt.
 #pragma once
 
 #include "kernels/cuda/gpu_weights.hpp"
@@ -8,7 +8,8 @@ namespace scaledmm {
 
 // Adds the module's GEMM for these weights.
 void prepare_sm90(GpuWeights& weights, bool is_int8, const Context& context);
-void multiply_sm90(const LayerConfig& config, const GpuWeights& weights, const ApplyArguments& arguments,
+// fast: FP8 sums stay in the tensor core's accumulator.
+void multiply_sm90(const LayerConfig& config, const GpuWeights& weights, bool fast, const ApplyArguments& arguments,
                    Context& context);
 
 // N of the weights is padded to a multiple of this for cuBLASLt.
