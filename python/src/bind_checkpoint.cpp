@@ -44,13 +44,15 @@ Array tensor(const CheckpointObject& self, const std::string& name) {
 
 LinearObject linear(const CheckpointObject& self, const std::vector<std::string>& layers,
                     std::optional<std::string> kernel, std::optional<std::string> backend,
-                    std::optional<std::vector<std::string>> disabled, bool require_batch_invariant, int threads) {
+                    std::optional<std::vector<std::string>> disabled, bool require_batch_invariant,
+                    const std::string& device, int threads) {
   const Choice choice{std::move(kernel), std::move(backend), std::move(disabled), require_batch_invariant};
   LinearOptions options;
   options.select = choice.options();
+  if (device != "cpu") options.device = device_from_name(device);
   options.threading = threading(threads);
   const nb::gil_scoped_release released;
-  return LinearObject(Linear::load_fused(*self.checkpoint, layers, options));
+  return {Linear::load_fused(*self.checkpoint, layers, options), options.device};
 }
 
 nb::list shape_list(const Shape& shape) {
@@ -127,7 +129,7 @@ void bind_checkpoint(nb::module_& module) {
           },
           "One line for each value that breaks a rule.")
       .def("linear", linear, "layers"_a, nb::kw_only(), "kernel"_a = nb::none(), "backend"_a = nb::none(),
-           "disabled"_a = nb::none(), "require_batch_invariant"_a = false, "threads"_a = 0,
+           "disabled"_a = nb::none(), "require_batch_invariant"_a = false, "device"_a = "cpu", "threads"_a = 0,
            "The layer of that name, or several side by side as one.");
   module.def("open_checkpoint", open_folder, "path"_a, nb::kw_only(), "dtype"_a = nb::none(),
              "out_dtype"_a = nb::none(), "use_mmap"_a = true, "follow_symlinks"_a = true, "lenient"_a = false,

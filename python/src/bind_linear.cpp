@@ -29,13 +29,16 @@ weight_scale [] or [1] per tensor, [parts] for each logical width, [N], [N, 1] o
 [ceil(N / bn), ceil(K / bk)] in blocks, f32, bf16, f16 or e8m0 (in blocks also uint8 exponents); bias [N] f32, bf16 or
 f16; input_scale and input_zero_point one value, or one for each logical width.
 Units: weights are scale * codes; input_scale_ub bounds the largest magnitude of a token; block offsets are rows and
-columns; threads is for packing, 0 for the default.
+columns; threads is for packing, 0 for the default. device is a name ("cpu", "cuda:0") or a torch.device; None: where the
+weight is. For a layer on a GPU the arrays may be in its memory or in the processor's.
 Errors: ValueError with both shapes, UnsupportedError with every kernel's reason.)";
 
 constexpr const char* kApplyDoc = R"(y = x W^T (+ bias).
 
 Shapes: x [..., K] in the layer's input_dtype, y [..., N] in its out_dtype. Any leading dimensions and row strides; the
-last dimension must be contiguous. y is new and of x's framework, or `out`, which is returned.
+last dimension must be contiguous. y is new and of x's framework, or `out`, which is returned. On a GPU x and out are in
+its memory, and the work is put on `stream` and not waited for: an integer or an object with __cuda_stream__, cuda_stream
+or ptr; None: the current stream of x's framework, else torch's.
 Errors: ValueError for shapes, dtypes and strides, with both numbers.)";
 
 constexpr const char* kApplyQuantizedDoc =
@@ -57,7 +60,8 @@ void construct(LinearObject* self, const LayerConfig& config, nb::object weight,
                nb::object bias, nb::object input_scale, nb::object input_zero_point,
                std::optional<float> input_scale_ub, bool ue8m0_input_scales, Widths logical_widths,
                std::int64_t block_offset_n, std::int64_t block_offset_k, std::optional<std::string> kernel,
-               std::optional<std::string> backend, Names disabled, bool require_batch_invariant, int threads) {
+               std::optional<std::string> backend, Names disabled, bool require_batch_invariant, nb::object device,
+               int threads) {
   const LayerArguments arguments{weight,
                                  weight_scale,
                                  bias,
@@ -69,7 +73,7 @@ void construct(LinearObject* self, const LayerConfig& config, nb::object weight,
                                  block_offset_n,
                                  block_offset_k};
   const Choice choice{std::move(kernel), std::move(backend), std::move(disabled), require_batch_invariant};
-  new (self) LinearObject(config, arguments, choice, threads);
+  new (self) LinearObject(config, arguments, choice, device, threads);
 }
 
 void refill(LinearObject& self, nb::object weight, nb::object weight_scale, nb::object bias, nb::object input_scale,
@@ -106,8 +110,16 @@ std::optional<Array> bias(const LinearObject& self) {
   return copy;
 }
 
-Selection explain_layer(const LinearObject& self, const std::string& device) {
-  return explain(config_of(self), device_from_name(device));
+std::string device_name(const LinearObject& self) {
+  const std::optional<Device>& device = self.state().device;
+  if (!device) return "cpu";
+  const std::string kind(name(device->kind));
+  return device->kind == DeviceKind::kCpu ? kind + ":" + std::string(name(device->isa))
+                                          : kind + ":" + std::to_string(device->index);
+}
+
+Selection explain_layer(const LinearObject& self, std::optional<std::string> device) {
+  return explain(config_of(self), device_from_name(device.value_or(device_name(self))));
 }
 
 std::string text(const LinearObject& self) {
@@ -133,28 +145,30 @@ LinearObject by_handle(nb::handle handle, std::int64_t n) {
 
 nb::object apply_handle(nb::handle handle, nb::handle x, std::int64_t n, nb::handle bias) {
   const LinearObject linear = by_handle(handle, n);
-  return bias.is_none() ? linear.apply(x, nb::none(), 0) : linear.apply_with_bias(x, bias);
+  return bias.is_none() ? linear.apply(x, nb::none(), 0, nb::none()) : linear.apply_with_bias(x, bias);
 }
 
 nb::object apply_handle_quantized(nb::handle handle, nb::handle q, nb::handle scale, nb::handle zero_point,
                                   std::int64_t n) {
-  return by_handle(handle, n).apply_quantized(q, scale, zero_point, nb::none(), 0);
+  return by_handle(handle, n).apply_quantized(q, scale, zero_point, nb::none(), 0, nb::none());
 }
 
 void bind_calls(nb::class_<LinearObject>& type) {
   constexpr const char* kCallSig =
-      "def __call__(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0) -> typing.Any";
+      "def __call__(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0, stream: typing.Any = None) "
+      "-> typing.Any";
   constexpr const char* kApplySig =
-      "def apply(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0) -> typing.Any";
+      "def apply(self, x: ArrayLike, out: ArrayLike | None = None, *, threads: int = 0, stream: typing.Any = None) "
+      "-> typing.Any";
   type.def("__call__", &LinearObject::apply, "x"_a, "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
-           nb::sig(kCallSig), kApplyDoc)
+           "stream"_a = nb::none(), nb::sig(kCallSig), kApplyDoc)
       .def("apply", &LinearObject::apply, "x"_a, "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
-           nb::sig(kApplySig), kApplyDoc)
+           "stream"_a = nb::none(), nb::sig(kApplySig), kApplyDoc)
       .def("apply_quantized", &LinearObject::apply_quantized, "q"_a, "scale"_a, "zero_point"_a = nb::none(),
-           "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
+           "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0, "stream"_a = nb::none(),
            nb::sig("def apply_quantized(self, q: ArrayLike, scale: ArrayLike | float, zero_point: ArrayLike | int | "
                    "None = None, "
-                   "out: ArrayLike | None = None, *, threads: int = 0) -> typing.Any"),
+                   "out: ArrayLike | None = None, *, threads: int = 0, stream: typing.Any = None) -> typing.Any"),
            kApplyQuantizedDoc);
 }
 
@@ -167,6 +181,7 @@ void bind_properties(nb::class_<LinearObject>& type) {
           "k", [](const LinearObject& l) { return weight_shape(config_of(l)).k; }, "Input features.")
       .def_prop_ro("input_dtype", [](const LinearObject& l) { return name(input_dtype(config_of(l))); })
       .def_prop_ro("out_dtype", [](const LinearObject& l) { return name(out_dtype(config_of(l))); })
+      .def_prop_ro("device", device_name, "Where it runs: cpu, or cuda:0.")
       .def_prop_ro(
           "kernel", [](const LinearObject& l) { return l.state().linear.kernel().name(); }, "Name of the kernel.")
       .def_prop_ro(
@@ -196,7 +211,7 @@ void bind_linear(nb::module_& module) {
       "input_scale"_a = nb::none(), "input_zero_point"_a = nb::none(), "input_scale_ub"_a = nb::none(),
       "ue8m0_input_scales"_a = false, "logical_widths"_a = Widths(), "block_offset_n"_a = 0, "block_offset_k"_a = 0,
       "kernel"_a = nb::none(), "backend"_a = nb::none(), "disabled"_a = nb::none(), "require_batch_invariant"_a = false,
-      "threads"_a = 0,
+      "device"_a = nb::none(), "threads"_a = 0,
       nb::sig(
           "def __init__(self, config: LayerConfig, weight: ArrayLike, weight_scale: ArrayLike | float, *, "
           "bias: ArrayLike | None = None, input_scale: ArrayLike | float | None = None, "
@@ -204,7 +219,7 @@ void bind_linear(nb::module_& module) {
           "ue8m0_input_scales: bool = False, logical_widths: collections.abc.Sequence[int] = ..., "
           "block_offset_n: int = 0, block_offset_k: int = 0, kernel: str | None = None, backend: str | None = None, "
           "disabled: collections.abc.Sequence[str] | None = None, require_batch_invariant: bool = False, "
-          "threads: int = 0) -> None"),
+          "device: typing.Any = None, threads: int = 0) -> None"),
       kInitDoc);
   bind_calls(type);
   bind_properties(type);
@@ -220,7 +235,8 @@ void bind_linear(nb::module_& module) {
                "threads: int = 0) -> None"),
            kRefillDoc)
       .def("unpack", unpack, "The checkpoint's weight codes, [N, K].")
-      .def("explain", explain_layer, "device"_a = "cpu", "Every kernel's answer for this layer's configuration.")
+      .def("explain", explain_layer, "device"_a = nb::none(),
+           "Every kernel's answer for this layer's configuration, on its own device or on another.")
       .def("__repr__", text);
   module.def(
       "apply_handle", apply_handle, "handle"_a, "x"_a, "n"_a, "bias"_a = nb::none(),

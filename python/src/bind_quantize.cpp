@@ -8,6 +8,7 @@
 #include "bindings.hpp"
 #include "borrowed.hpp"
 #include "dtypes.hpp"
+#include "gpu.hpp"
 #include "result.hpp"
 #include "scaledmm/error.hpp"
 #include "scaledmm/quantize.hpp"
@@ -68,6 +69,9 @@ std::optional<std::int32_t> whole_number(nb::handle object, const char* what) {
   return *static_cast<const std::int32_t*>(view.data);
 }
 
+// Where x is, on its framework's current stream.
+Place place_of(nb::handle x) { return {Borrowed(x, {.what = "x", .gpu = kAnywhere}).gpu(), nb::none(), x}; }
+
 // x's shape with `last` in the place of K: what holds scales.
 Shape with_last(const Shape& x, std::int64_t last) {
   if (x.rank() == 0) throw InvalidArgument("x has rank 0, must be at least 1");
@@ -77,35 +81,37 @@ Shape with_last(const Shape& x, std::int64_t last) {
 }
 
 nb::tuple int8_quant(nb::object x, nb::object scale, nb::object zero_point, bool symmetric) {
-  const Borrowed input(x, {.what = "x"});
+  const Place place = place_of(x);
+  const Borrowed input(x, place.array("x"));
   Int8QuantOptions options;
   options.scale = number(scale, "scale");
   options.zero_point = whole_number(zero_point, "zero_point");
   options.symmetric = symmetric;
   const Shape& shape = input.view().shape;
   const Shape scales = with_last(shape, 1);
-  Result q(x, DType::kInt8, shape);
+  Result q(x, DType::kInt8, shape, place.gpu);
   if (options.scale) {
     {
       const nb::gil_scoped_release released;
-      scaled_int8_quant(input.view(), options, q.view(), {});
+      scaled_int8_quant(input.view(), options, q.view(), {}, {}, place.context);
     }
     return nb::make_tuple(q.finish(), scale, zero_point);
   }
-  Result scale_out(x, DType::kF32, scales);
+  Result scale_out(x, DType::kF32, scales, place.gpu);
   std::optional<Result> zero_point_out;
-  if (!symmetric) zero_point_out.emplace(x, DType::kInt32, scales);
+  if (!symmetric) zero_point_out.emplace(x, DType::kInt32, scales, place.gpu);
   {
     const nb::gil_scoped_release released;
     scaled_int8_quant(input.view(), options, q.view(), scale_out.view(),
-                      zero_point_out ? zero_point_out->view() : TensorView());
+                      zero_point_out ? zero_point_out->view() : TensorView(), place.context);
   }
   return nb::make_tuple(q.finish(), scale_out.finish(), zero_point_out ? zero_point_out->finish() : nb::none());
 }
 
 nb::tuple fp8_quant(nb::object x, nb::object scale, GroupShape group, std::optional<float> scale_ub, nb::object dtype,
                     bool ue8m0) {
-  const Borrowed input(x, {.what = "x"});
+  const Place place = place_of(x);
+  const Borrowed input(x, place.array("x"));
   Fp8QuantOptions options;
   options.scale = number(scale, "scale");
   options.group = group;
@@ -114,12 +120,12 @@ nb::tuple fp8_quant(nb::object x, nb::object scale, GroupShape group, std::optio
   const Shape& shape = input.view().shape;
   const std::int64_t groups = group.is_per_group() ? (shape.back() + group.col - 1) / group.col : 1;
   const Shape scales = group.is_per_tensor() ? Shape{1} : with_last(shape, groups);
-  Result q(x, dtype_from(dtype), shape);
+  Result q(x, dtype_from(dtype), shape, place.gpu);
   std::optional<Result> scale_out;
-  if (!options.scale) scale_out.emplace(x, DType::kF32, scales);
+  if (!options.scale) scale_out.emplace(x, DType::kF32, scales, place.gpu);
   {
     const nb::gil_scoped_release released;
-    scaled_fp8_quant(input.view(), options, q.view(), scale_out ? scale_out->view() : TensorView());
+    scaled_fp8_quant(input.view(), options, q.view(), scale_out ? scale_out->view() : TensorView(), place.context);
   }
   return nb::make_tuple(q.finish(), scale_out ? scale_out->finish() : scale);
 }

@@ -30,12 +30,23 @@ nb::object attribute(nb::handle object, const char* name) {
   throw nb::buffer_error((std::string(what) + ": " + class_name(object) + " is not exportable: " + reason).c_str());
 }
 
-void check_device(DlDevice device, const char* what) {
-  if (device.type == kDlCpu || device.type == kDlCudaHost) return;
-  const std::string name = device.type == kDlCuda ? "CUDA device " + std::to_string(device.id)
-                                                  : "DLPack device type " + std::to_string(device.type);
-  throw InvalidArgument(std::string(what) + " is in the memory of " + name +
-                        "; this build runs layers on the CPU: copy it there first");
+// Errors: InvalidArgument for memory that is not where it must be.
+void check_place(int gpu, const BorrowOptions& options) {
+  if (options.gpu == kAnywhere || options.gpu == gpu) return;
+  throw InvalidArgument(std::string(options.what) + " is in the memory of " + place_name(gpu) +
+                        ", must be in that of " + place_name(options.gpu) + ": copy it there first");
+}
+
+int checked_place(DlDevice device, const BorrowOptions& options) {
+  int gpu = kHost;
+  if (device.type == kDlCuda || device.type == kDlCudaManaged) {
+    gpu = device.id;
+  } else if (device.type != kDlCpu && device.type != kDlCudaHost) {
+    throw InvalidArgument(std::string(options.what) + " is in the memory of DLPack device type " +
+                          std::to_string(device.type) + ", which no layer runs on");
+  }
+  check_place(gpu, options);
+  return gpu;
 }
 
 // The table skips the question that torch's own __dlpack__ asks.
@@ -61,14 +72,19 @@ Managed* open_capsule(const nb::object& capsule, const char* name, const char* u
   return managed;
 }
 
-// object.__dlpack__(max_version=(1, 3)); producers from before the argument existed are called without.
-nb::object dlpack_capsule(nb::handle object) {
+// object.__dlpack__(max_version=(1, 3)); producers from before the argument existed are called without. On a GPU the
+// producer makes its work visible to the stream: the default one is called 1 there.
+nb::object dlpack_capsule(nb::handle object, int gpu, void* stream) {
+  nb::dict arguments;
+  if (gpu != kHost) arguments["stream"] = stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
+  arguments["max_version"] = nb::make_tuple(kDlVersion.major, kDlVersion.minor);
   try {
-    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(kDlVersion.major, kDlVersion.minor));
+    return object.attr("__dlpack__")(**arguments);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
-  return object.attr("__dlpack__")();
+  nb::del(arguments["max_version"]);
+  return object.attr("__dlpack__")(**arguments);
 }
 
 // numpy exports only its own dtypes; those of ml_dtypes are seen through an integer view of the same array.
@@ -91,6 +107,8 @@ const DlExchangeApi* find_exchange_api(nb::handle type) {
 }
 
 }  // namespace
+
+std::string place_name(int gpu) { return gpu == kHost ? "the processor" : "cuda:" + std::to_string(gpu); }
 
 const DlExchangeApi* exchange_api(nb::handle object) {
   // By type. The types are kept, so that no other one gets their address.
@@ -116,6 +134,7 @@ Borrowed::Borrowed(nb::handle object, const BorrowOptions& options) {
     view_ = array.view;
     read_only_ = array.read_only;
     owner_ = array.owner;
+    check_place(kHost, options);
     if (options.dtype && *options.dtype != view_.dtype) {
       if (!is_carrier(dl_type(view_.dtype), *options.dtype)) {
         throw InvalidArgument(std::string(options.what) + " is " + std::string(name(view_.dtype)) + ", not " +
@@ -184,18 +203,20 @@ void Borrowed::take_protocol(nb::handle object, const BorrowOptions& options) {
                           ", which has no __dlpack__; pass a numpy, torch, jax or scaledmm array")
                              .c_str());
   }
+  int gpu = kHost;
   if (const nb::object device = attribute(object, "__dlpack_device__"); device.is_valid()) {
     const nb::object pair = device();
-    check_device({nb::cast<std::int32_t>(nb::int_(pair[0])), nb::cast<std::int32_t>(nb::int_(pair[1]))}, options.what);
+    gpu =
+        checked_place({nb::cast<std::int32_t>(nb::int_(pair[0])), nb::cast<std::int32_t>(nb::int_(pair[1]))}, options);
   }
   BorrowOptions resolved = options;
   nb::object capsule;
   try {
-    capsule = dlpack_capsule(object);
+    capsule = dlpack_capsule(object, gpu, options.stream);
   } catch (nb::python_error& error) {
     const nb::object carrier = carrier_of(object, resolved.dtype);
     if (!carrier.is_valid()) not_exported(options.what, object, error.what());
-    capsule = dlpack_capsule(carrier);
+    capsule = dlpack_capsule(carrier, gpu, options.stream);
   }
   if (auto* versioned =
           open_capsule<DlManagedTensorVersioned>(capsule, "dltensor_versioned", "used_dltensor_versioned")) {
@@ -209,7 +230,7 @@ void Borrowed::take_protocol(nb::handle object, const BorrowOptions& options) {
 }
 
 void Borrowed::describe(const DlTensor& tensor, const BorrowOptions& options) {
-  check_device(tensor.device, options.what);
+  gpu_ = checked_place(tensor.device, options);
   const std::optional<DType> own_dtype = dtype_from_dl(tensor.dtype);
   std::optional<DType> dtype = options.dtype ? options.dtype : own_dtype;
   if (options.dtype && options.dtype != own_dtype && !is_carrier(tensor.dtype, *options.dtype)) {

@@ -6,7 +6,7 @@
 
 namespace scaledmm::python {
 
-enum : std::int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3 };
+enum : std::int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13 };
 
 enum DlCode : std::uint8_t {
   kDlInt = 0,

@@ -10,15 +10,23 @@
 #include <string>
 
 #include "bindings.hpp"
+#include "borrowed.hpp"
 #include "scaledmm/checkpoint.hpp"
+#include "scaledmm/device_memory.hpp"
 
 namespace scaledmm::python {
 
 // What threads share. refill() swaps the layer while others wait.
 struct LinearState {
-  LinearState(Linear made, std::int64_t number) : linear(std::move(made)), handle(number) {}
+  LinearState(Linear made, std::optional<Device> place, std::int64_t number);
 
+  int gpu() const { return device && device->kind == DeviceKind::kCuda ? device->index : kHost; }
+  // The bias where the layer runs.
+  ConstTensorView bias() const;
+
+  std::optional<Device> device;  // nothing: this machine's processor
   Linear linear;
+  DeviceBuffer bias_on_gpu;
   std::int64_t handle;
   mutable std::shared_mutex mutex;
 };
@@ -39,19 +47,21 @@ struct LayerArguments {
 
 class LinearObject {
  public:
-  LinearObject(const LayerConfig& config, const LayerArguments& arguments, const Choice& choice, int threads);
-  explicit LinearObject(Linear linear);
+  // device: its name or torch.device, None: where the weight is.
+  LinearObject(const LayerConfig& config, const LayerArguments& arguments, const Choice& choice,
+               nanobind::handle device, int threads);
+  LinearObject(Linear linear, std::optional<Device> device);
 
   // The layer with this number. Errors: InvalidArgument when there is none any more.
   static LinearObject find(std::int64_t handle);
 
   void refill(const LayerArguments& arguments, int threads);
-  // y = x W^T (+ bias) in x's framework, or in `out`.
-  nanobind::object apply(nanobind::handle x, nanobind::handle out, int threads) const;
+  // y = x W^T (+ bias) in x's framework, or in `out`; on a GPU on `stream`, see gpu_stream.
+  nanobind::object apply(nanobind::handle x, nanobind::handle out, int threads, nanobind::handle stream) const;
   // The same with a bias [N] of this call, for a layer that has none of its own.
   nanobind::object apply_with_bias(nanobind::handle x, nanobind::handle bias) const;
   nanobind::object apply_quantized(nanobind::handle q, nanobind::handle scale, nanobind::handle zero_point,
-                                   nanobind::handle out, int threads) const;
+                                   nanobind::handle out, int threads, nanobind::handle stream) const;
   const LinearState& state() const { return *state_; }
 
  private:

@@ -1,5 +1,7 @@
 #include "openmp_threads.hpp"
 
+#include <pthread.h>
+
 #include <atomic>
 
 namespace scaledmm::python {
@@ -37,6 +39,7 @@ void openmp_parallel_for(void* pool, std::int64_t tasks, void (*fn)(void*, std::
 }  // namespace
 
 void use_openmp(const OpenMp& runtime) {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { parallel = nullptr; });
   max_threads = runtime.max_threads;
   parallel = runtime.parallel;
 }

@@ -21,7 +21,8 @@ struct OpenMp {
   MaxThreads max_threads = nullptr;  // omp_get_max_threads; nullptr: the number of threads comes from elsewhere
 };
 
-// From now on calls run on these threads; a null `parallel` brings the library's own pool back.
+// From now on calls run on these threads; a null `parallel` brings the library's own pool back. So does a fork, in the
+// child: the runtime would wait for threads that only the parent has.
 void use_openmp(const OpenMp& runtime);
 
 // Completes what set_num_threads and the call left open: the runtime's threads, and where no number was named (0) as

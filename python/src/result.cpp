@@ -1,11 +1,14 @@
 #include "result.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <string>
 #include <string_view>
 
 #include "array.hpp"
-#include "borrowed.hpp"
 #include "dtypes.hpp"
+#include "frameworks.hpp"
+#include "scaledmm/error.hpp"
 
 namespace nb = nanobind;
 
@@ -16,10 +19,10 @@ void set_error(void*, const char* kind, const char* message) {
   PyErr_Format(PyExc_MemoryError, "%s: %s", kind, message);
 }
 
-DlManagedTensorVersioned* allocate(const DlExchangeApi& api, DType dtype, const Shape& shape) {
+DlManagedTensorVersioned* allocate(const DlExchangeApi& api, DType dtype, const Shape& shape, int gpu) {
   Shape sizes = shape, strides = TensorView(nullptr, dtype, shape).strides;
   DlTensor prototype{};
-  prototype.device = {kDlCpu, 0};
+  prototype.device = gpu == kHost ? DlDevice{kDlCpu, 0} : DlDevice{kDlCuda, gpu};
   prototype.rank = static_cast<std::int32_t>(shape.rank());
   prototype.dtype = dl_type(dtype);
   prototype.shape = &sizes[0];
@@ -27,20 +30,6 @@ DlManagedTensorVersioned* allocate(const DlExchangeApi& api, DType dtype, const 
   DlManagedTensorVersioned* managed = nullptr;
   if (api.allocate(&prototype, &managed, nullptr, set_error) != 0) throw nb::python_error();
   return managed;
-}
-
-// An imported module, or null: an object of a framework exists only after its import.
-nb::object loaded_module(const char* name) {
-  PyObject* modules = PyImport_GetModuleDict();
-  return nb::borrow(PyDict_GetItemString(modules, name));
-}
-
-bool is_instance_of(nb::handle object, const char* module_name, const char* type_name) {
-  const nb::object module = loaded_module(module_name);
-  if (!module.is_valid()) return false;
-  const int answer = PyObject_IsInstance(object.ptr(), nb::object(module.attr(type_name)).ptr());
-  if (answer < 0) throw nb::python_error();
-  return answer != 0;
 }
 
 nb::tuple sizes_of(const Shape& shape) {
@@ -51,17 +40,28 @@ nb::tuple sizes_of(const Shape& shape) {
 
 }  // namespace
 
-Result::Result(nb::handle like, DType dtype, const Shape& shape) {
+Result::Result(nb::handle like, DType dtype, const Shape& shape, int gpu) {
   api_ = exchange_api(like);
   if (api_ != nullptr) {
-    managed_ = allocate(*api_, dtype, shape);
+    managed_ = allocate(*api_, dtype, shape, gpu);
     view_ = TensorView(static_cast<std::byte*>(managed_->tensor.data) + managed_->tensor.byte_offset, dtype, shape);
     return;
   }
   if (is_instance_of(like, "torch", "Tensor")) {
     const nb::object torch = loaded_module("torch");
-    object_ = torch.attr("empty")(sizes_of(shape), nb::arg("dtype") = torch.attr(framework_name(dtype)));
+    object_ = torch.attr("empty")(sizes_of(shape), nb::arg("dtype") = torch.attr(framework_name(dtype)),
+                                  nb::arg("device") = gpu == kHost ? "cpu" : place_name(gpu));
     view_ = TensorView(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(object_.attr("data_ptr")())), dtype, shape);
+    return;
+  }
+  if (gpu != kHost) {
+    if (!is_instance_of(like, "cupy", "ndarray")) {
+      throw InvalidArgument("results on a GPU are made for torch and cupy; for a " +
+                            std::string(nb::type_name(like.type()).c_str()) + " pass `out`");
+    }
+    object_ = loaded_module("cupy").attr("empty")(sizes_of(shape), framework_name(dtype));
+    view_ =
+        TensorView(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(object_.attr("data").attr("ptr"))), dtype, shape);
     return;
   }
   const Array array = Array::allocate(dtype, shape);

@@ -3,15 +3,17 @@
 
 #include <nanobind/nanobind.h>
 
+#include "borrowed.hpp"
 #include "dlpack.hpp"
 #include "scaledmm/tensor.hpp"
 
 namespace scaledmm::python {
 
-// New packed memory for a result: torch for torch, numpy for numpy, jax for jax, scaledmm.Array for the rest.
+// New packed memory for a result: torch for torch, numpy for numpy, jax for jax, scaledmm.Array for the rest. On a GPU:
+// torch for torch, cupy for cupy. Errors: InvalidArgument for other frameworks there.
 class Result {
  public:
-  Result(nanobind::handle like, DType dtype, const Shape& shape);
+  Result(nanobind::handle like, DType dtype, const Shape& shape, int gpu = kHost);
   ~Result();
   Result(const Result&) = delete;
   Result& operator=(const Result&) = delete;

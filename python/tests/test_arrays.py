@@ -202,7 +202,7 @@ def test_another_major_version_is_given_back_unread():
 
 
 def test_memory_of_other_devices_is_refused_with_its_name():
-    with pytest.raises(ValueError, match="memory of CUDA device 0"):
+    with pytest.raises(ValueError, match="x is in the memory of cuda:0, must be in that of the processor"):
         scaledmm.array(Producer(np.zeros(3, np.float32), device=2))
     with pytest.raises(ValueError, match="DLPack device type 10"):
         scaledmm.array(Producer(np.zeros(3, np.float32), device=10))

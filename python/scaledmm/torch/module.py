@@ -33,7 +33,7 @@ class ScaledMMLinear(nn.Module):
         """Quantizes a weight [N, K] of f32, bf16 or f16 and packs it. bias [N].
 
         scheme, weight_scales and block as in layer_config. Inputs and outputs are of `dtype`: the weight's if left
-        out.
+        out. The layer runs where the weight is; module.to(device) packs it anew there.
         Errors: ValueError for a weight that is not finite; UnsupportedError when no kernel fits, with every reason.
         """
         super().__init__()
@@ -62,6 +62,9 @@ class ScaledMMLinear(nn.Module):
 
     def codes(self) -> torch.Tensor:
         """The weight's codes [N, K], unpacked."""
+        return self._host_codes().to(self._scale.device)
+
+    def _host_codes(self) -> torch.Tensor:
         return torch.utils.dlpack.from_dlpack(self.linear.unpack())
 
     def _pack(self, codes: torch.Tensor, kernel: str | None) -> None:
@@ -73,13 +76,25 @@ class ScaledMMLinear(nn.Module):
             block=self._block,
             input_dtype=self.dtype,
         )
-        self.linear = Linear(config, codes, self._scale, bias=self._bias, kernel=kernel)
+        self.linear = Linear(config, codes, self._scale, bias=self._bias, kernel=kernel, device=self._scale.device)
         self._handle = handle(self.linear)
 
     def _quantize(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = "int8" if self.scheme.startswith("int8") else "e4m3fn"
         group = weight_group(self.scheme, self._weight_scales, self._block)
-        return _core.quantize_weight(weight.detach(), dtype, group)
+        codes, scale = _core.quantize_weight(weight.detach().cpu(), dtype, group)
+        return codes, scale.to(weight.device)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "ScaledMMLinear":
+        """What .to(), .cuda() and .cpu() call. Only the device counts: codes and scales keep their dtypes."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device = fn(self._scale).device
+        if device != self._scale.device:
+            codes = self._host_codes()
+            self._scale = self._scale.to(device)
+            self._bias = None if self._bias is None else self._bias.to(device)
+            self._pack(codes, None)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold the codes; they are packed anew for the machine that reads them."""
@@ -127,6 +142,6 @@ class ScaledMMLinear(nn.Module):
         except (ValueError, BufferError) as error:
             error_msgs.append(f"{prefix}weight: {error}")
             return
-        self._scale = scale.clone()
+        self._scale = scale.to(self._scale.device, copy=True)
         if self._bias is not None:
             self._bias = bias.detach().clone()

@@ -4,6 +4,9 @@ A graph refers to a layer by its handle: a small tensor that is an input of the 
 of this process is compiled into it.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from scaledmm import _core
@@ -55,13 +58,15 @@ def _checked(y: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
-    """x without its wish for a gradient, which the autograd formula refuses."""
+    """x without its wish for a gradient, which is no concern of inference."""
     return x.detach() if x.requires_grad else x
 
 
 def _linear(
     x: torch.Tensor, handle: torch.Tensor, n: int, out_dtype: torch.dtype, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
+    if x.requires_grad and torch.is_grad_enabled():
+        return _NoGradient.apply(x, _linear, handle, n, out_dtype, bias)  # type: ignore[no-untyped-call]
     return _checked(_core.apply_handle(handle, _plain(x), n, None if bias is None else _plain(bias)), out_dtype)
 
 
@@ -74,6 +79,21 @@ def _linear_quantized(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     return _checked(_core.apply_handle_quantized(handle, q, _plain(scale), zero_point, n), out_dtype)
+
+
+_NO_GRADIENT = "scaledmm layers are for inference: they have no gradient; run the model under torch.no_grad()"
+
+
+class _NoGradient(torch.autograd.Function):
+    """A call whose backward pass is an error. Only calls that want a gradient take this way: it costs several calls."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, function: Callable[..., torch.Tensor], *rest: Any) -> torch.Tensor:
+        return function(x, *rest)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> None:
+        raise RuntimeError(_NO_GRADIENT)
 
 
 def _scaled_int8_quant(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,17 +109,26 @@ def _scaled_fp8_quant(x: torch.Tensor, group_row: int = 1, group_col: int = -1) 
     return _core.scaled_fp8_quant(x, group=GroupShape(group_row, group_col))
 
 
-_library.impl("linear", _linear, "CPU")
-_library.impl("linear_quantized", _linear_quantized, "CPU")
-_library.impl("scaled_int8_quant", _scaled_int8_quant, "CPU")
-_library.impl("scaled_int8_azp_quant", _scaled_int8_azp_quant, "CPU")
-_library.impl("scaled_fp8_quant", _scaled_fp8_quant, "CPU")
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "linear_quantized": _linear_quantized,
+    "scaled_int8_quant": _scaled_int8_quant,
+    "scaled_int8_azp_quant": _scaled_int8_azp_quant,
+    "scaled_fp8_quant": _scaled_fp8_quant,
+}
+for _name, _kernel in _KERNELS.items():
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _kernel, _key)
+        # Straight through: a Python kernel for gradients costs more than a small layer.
+        _library.impl(_name, torch.library.fallthrough_kernel, f"Autograd{_key}")
 
 
 @torch.library.register_fake("scaledmm::linear", lib=_library)
 def _(
     x: torch.Tensor, handle: torch.Tensor, n: int, out_dtype: torch.dtype, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
+    if x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(_NO_GRADIENT)
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 
 
@@ -136,11 +165,3 @@ def _(x: torch.Tensor, group_row: int = 1, group_col: int = -1) -> tuple[torch.T
     if group_row == 1:
         scales = (*x.shape[:-1], 1 if group_col < 0 else -(-x.shape[-1] // group_col))
     return x.new_empty(x.shape, dtype=torch.float8_e4m3fn), x.new_empty(scales, dtype=torch.float32)
-
-
-def _no_gradient(*_: object) -> None:
-    raise RuntimeError("scaledmm layers are for inference: they have no gradient; run the model under torch.no_grad()")
-
-
-for _name in ("linear", "linear_quantized"):
-    torch.library.register_autograd(f"scaledmm::{_name}", _no_gradient, lib=_library)

@@ -14,18 +14,20 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Registers the kernels; harmless when called again. SCALEDMM_VLLM=0 switches it off.
+    """Registers the kernels; harmless when called again.
 
+    SCALEDMM_VLLM=0 switches it off, 1 on for GPUs too, where vLLM has good kernels of its own. Left out: on CPUs.
     Errors: none. Logs one line that says what was replaced and why, and a warning for what was not.
     """
-    if os.environ.get("SCALEDMM_VLLM", "1") == "0":
+    wanted = os.environ.get("SCALEDMM_VLLM", "")
+    if wanted == "0":
         return
     report = Report()
     try:
         # Imported here: this needs torch and vLLM, and any of it may be missing or broken.
         from scaledmm.vllm.install import install
 
-        install(report)
+        install(report, everywhere=wanted == "1")
     except Exception as error:
         report.stand_aside("all layers", error)
     report.log()

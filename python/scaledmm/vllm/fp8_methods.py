@@ -28,7 +28,7 @@ def keep_part_scales(method: type, kernel_class: type, is_per_tensor: Callable[[
         return False
 
     @wraps(original)
-    def process_weights_after_loading(self: Any, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self: Any, layer: Any) -> None:
         kernel = getattr(self, "fp8_linear", None)
         if not isinstance(kernel, kernel_class) or not is_per_tensor(self):
             original(self, layer)
@@ -52,9 +52,10 @@ def skip_dequantizing(method: type, kernel_class: type) -> bool:
 
     @wraps(original)
     def apply(self: Any, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if isinstance(self.fp8_linear, kernel_class):
-            return self.fp8_linear.apply_weights(layer, x, bias)  # type: ignore[attr-defined, no-any-return]
-        return original(self, layer, x, bias)  # type: ignore[no-any-return]
+        kernel: Any = self.fp8_linear
+        if isinstance(kernel, kernel_class):
+            return kernel.apply_weights(layer, x, bias)  # type: ignore[attr-defined]
+        return original(self, layer, x, bias)
 
     apply._scaledmm = True  # type: ignore[attr-defined]
     method.apply = apply  # type: ignore[attr-defined]

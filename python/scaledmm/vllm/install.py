@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from scaledmm._openmp import use_torch_threads
+from scaledmm.vllm.blocks import keep_block_scales
 from scaledmm.vllm.fp8_methods import keep_part_scales, skip_dequantizing
 from scaledmm.vllm.kernels import fp8_block_kernel, fp8_kernel, int8_kernel, weight_only_kernel
 from scaledmm.vllm.quantizer import lacks_quantizer, supply_quantizer
@@ -42,9 +44,7 @@ def _make_weight_only(base: Any, platform: Any) -> type:
     return weight_only_kernel(fp8_kernel(base, platform))
 
 
-INT8 = Family(
-    "INT8", "_POSSIBLE_INT8_KERNELS", "Int8ScaledMMLinearKernel", int8_kernel, _INT8_CONFIG, _INT8_FIELDS, 2
-)
+INT8 = Family("INT8", "_POSSIBLE_INT8_KERNELS", "Int8ScaledMMLinearKernel", int8_kernel, _INT8_CONFIG, _INT8_FIELDS, 2)
 FP8 = Family("FP8", "_POSSIBLE_FP8_KERNELS", "FP8ScaledMMLinearKernel", fp8_kernel, _FP8_CONFIG, _FP8_FIELDS, 2)
 FP8_BLOCK = Family(
     "FP8 block",
@@ -92,8 +92,10 @@ def _kernel(linear: Any, family: Family, platform: Any) -> type:
     return kernel
 
 
-def _described(kernel: Any) -> str:
-    """A kernel of vLLM's, and why it cannot run here if it says so."""
+def _described(kernel: Any, platform: Any) -> str:
+    """A kernel of vLLM's, and why it cannot run here if it says so. On a GPU it is not asked: that may start CUDA."""
+    if not platform.is_cpu():
+        return str(kernel.__name__)
     try:
         supported, reason = kernel.is_supported()
     except Exception as error:  # it would fail in the chooser too, after ours
@@ -110,9 +112,9 @@ def _put_first(linear: Any, family: Family, platform: Any) -> str | None:
         raise Moved(f"{family.list_name} has no list for {platform._enum}")
     if kernel in theirs:
         return None
-    before = ", ".join(_described(other) for other in theirs) or "nothing"
+    before = ", ".join(_described(other, platform) for other in theirs) or "nothing"
     theirs.insert(0, kernel)
-    return f"{family.what}: {_described(kernel)} before {before}"
+    return f"{family.what}: {_described(kernel, platform)} before {before}"
 
 
 def _attempt(report: Report, what: str, action: Callable[[], str | None]) -> None:
@@ -125,16 +127,28 @@ def _attempt(report: Report, what: str, action: Callable[[], str | None]) -> Non
         report.replaced(done)
 
 
-def _keep_scales(linear: Any, platform: Any) -> str | None:
-    """Exact per-tensor scales of fused layers, in both of vLLM's methods for them."""
-    kernel = _kernel(linear, FP8, platform)
+def _fp8_methods() -> tuple[Any, Any]:
+    """vLLM's two methods for FP8 layers: of `fp8` checkpoints and of compressed-tensors."""
     fp8 = importlib.import_module(f"{_METHODS}.fp8")
     compressed = importlib.import_module(f"{_METHODS}.compressed_tensors.schemes.compressed_tensors_w8a8_fp8")
-    fp8_method = _need(fp8, "Fp8LinearMethod")
-    wrapped = keep_part_scales(fp8_method, kernel, lambda method: not method.block_quant)
-    keep_part_scales(_need(compressed, "CompressedTensorsW8A8Fp8"), kernel, _is_tensor_strategy)
-    skip_dequantizing(fp8_method, kernel)
+    return _need(fp8, "Fp8LinearMethod"), _need(compressed, "CompressedTensorsW8A8Fp8")
+
+
+def _keep_part_scales(linear: Any, platform: Any) -> str | None:
+    """Exact per-tensor scales of fused layers, in both methods."""
+    kernel = _kernel(linear, FP8, platform)
+    fp8, compressed = _fp8_methods()
+    wrapped = keep_part_scales(fp8, kernel, lambda method: not method.block_quant)
+    keep_part_scales(compressed, kernel, _is_tensor_strategy)
+    skip_dequantizing(fp8, kernel)
     return "fused FP8 layers keep a scale for each part (vLLM would quantize them again)" if wrapped else None
+
+
+def _keep_block_scales(linear: Any, platform: Any) -> str | None:
+    """Exact block scales of fused layers whose parts are not whole blocks, in both methods."""
+    kernel = _kernel(linear, FP8_BLOCK, platform)
+    wrapped = [keep_block_scales(method, kernel) for method in _fp8_methods()]
+    return "fused FP8 layers keep all block scales (vLLM would load some over others)" if any(wrapped) else None
 
 
 def _is_tensor_strategy(scheme: Any) -> bool:
@@ -149,13 +163,20 @@ def _supply_quantizer(platform: Any) -> str | None:
     return "scaled_fp8_quant (this build of vLLM has no native one)"
 
 
-def install(report: Report) -> None:
-    """Does everything that can be done with the vLLM that is there. Errors: what importing it raises."""
+def install(report: Report, everywhere: bool) -> None:
+    """Does everything that can be done with the vLLM that is there, on GPUs only if `everywhere`.
+
+    Errors: what importing vLLM raises.
+    """
     platform = importlib.import_module("vllm.platforms").current_platform
+    if not platform.is_cpu() and not everywhere:
+        return
     linear = importlib.import_module(_LINEAR)
     importlib.import_module("scaledmm.torch")  # defines the operator
+    use_torch_threads()  # again: a forked worker has lost them
     for family in (INT8, FP8, FP8_BLOCK, FP8_WEIGHT_ONLY):
         _attempt(report, f"{family.what} layers", partial(_put_first, linear, family, platform))
+    _attempt(report, "scales of fused FP8 layers", partial(_keep_part_scales, linear, platform))
+    _attempt(report, "block scales of fused FP8 layers", partial(_keep_block_scales, linear, platform))
     if platform.is_cpu():
-        _attempt(report, "scales of fused FP8 layers", partial(_keep_scales, linear, platform))
         _attempt(report, "the FP8 quantizer", partial(_supply_quantizer, platform))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import scaledmm
-from scaledmm.vllm.blocks import scales_by_part
+from scaledmm.vllm.blocks import block_height
 from scaledmm.vllm.keys import fp8_config, int8_config, is_block
 from scaledmm.vllm.packed import apply_packed, pack_layer
 from scaledmm.vllm.report import say_what_waits
@@ -19,13 +19,18 @@ Answer = tuple[bool, str | None]
 _TYPICAL_SHAPE = (512, 512)
 
 
-def answer_of(select: Callable[[], scaledmm.Selection]) -> Answer:
+def device_of(platform: Any) -> str:
+    """The library's name of the device that a platform's layers run on in this process."""
+    return "cpu" if platform.is_cpu() else f"cuda:{torch.cuda.current_device()}"
+
+
+def answer_of(platform: Any, describe: Callable[[], Any]) -> Answer:
     """What the library says about a layer, for vLLM's chooser. The reference kernel is slow: it does not count."""
     say_what_waits()
     try:
-        selection = select()
+        selection = scaledmm.explain(describe(), device_of(platform))
     except Exception as error:  # the chooser must go on to the next kernel
-        return False, f"cannot describe the layer to scaledmm: {error}"
+        return False, f"cannot ask scaledmm about the layer: {error}"
     if selection.kernel is None:
         return False, "has no kernel: " + "; ".join(f"{c.kernel}: {c.reason}" for c in selection.candidates if not c.ok)
     if selection.kernel == "reference":
@@ -34,7 +39,7 @@ def answer_of(select: Callable[[], scaledmm.Selection]) -> Answer:
 
 
 def platform_answer(platform: Any) -> Answer:
-    """Whether this build of the library can run layers of a vLLM platform at all."""
+    """Whether this build of the library has kernels for a vLLM platform. It asks no driver: vLLM may fork later."""
     if platform.is_cpu():
         return True, None
     device = "cuda" if platform.is_cuda() else "hip" if platform.is_rocm() else platform.device_type
@@ -69,7 +74,7 @@ def int8_kernel(base: Any, platform: Any) -> type:
 
         @classmethod
         def can_implement(cls, c: Any) -> Answer:
-            return answer_of(lambda: scaledmm.explain(int8_config(c, _TYPICAL_SHAPE, torch.get_default_dtype())))
+            return answer_of(platform, lambda: int8_config(c, _TYPICAL_SHAPE, torch.get_default_dtype()))
 
         def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
             weight, scale, input_scale, input_zero_point, _ = self._get_layer_params(layer)
@@ -97,7 +102,7 @@ def fp8_kernel(base: Any, platform: Any) -> type:
 
         @classmethod
         def can_implement(cls, c: Any) -> Answer:
-            return answer_of(lambda: scaledmm.explain(fp8_config(c, weight_only=cls.weight_only)))
+            return answer_of(platform, lambda: fp8_config(c, weight_only=cls.weight_only))
 
         def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
             """For weights as vLLM's methods hand them over: [K, N], or [N, K] in blocks."""
@@ -106,7 +111,7 @@ def fp8_kernel(base: Any, platform: Any) -> type:
                 weight = weight.t()
             self.pack_stored(layer, weight)
 
-        def pack_stored(self, layer: torch.nn.Module, weight: torch.Tensor) -> None:
+        def pack_stored(self, layer: Any, weight: torch.Tensor) -> None:
             """The same for a weight [N, K] and scales as the checkpoint has them: one for each fused part, too."""
             weight_name, scale_name, input_scale_name, bound_name = self.layer_param_names
             is_static = self.config.activation_quant_key.scale.static and not self.weight_only
@@ -149,13 +154,12 @@ def fp8_block_kernel(base: Any, platform: Any) -> type:
 
         @classmethod
         def can_implement(cls, config: Any) -> Answer:
-            return answer_of(lambda: scaledmm.explain(fp8_config(config, weight_only=False)))
+            return answer_of(platform, lambda: fp8_config(config, weight_only=False))
 
         def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
             params = self._get_layer_params(layer)
             scale = params.weight_scale if params.weight_scale_inv is None else params.weight_scale_inv
-            widths = [width for width in getattr(layer, "logical_widths", []) if width > 0]
-            scale, height = scales_by_part(scale, widths, self.config.weight_quant_key.scale.group_shape[0])
+            height = block_height(layer, self.config.weight_quant_key.scale.group_shape[0])
             config = fp8_config(self.config, weight_only=False, block_height=height)
             pack_layer(layer, config, params.weight, scale, weight_name=params.WEIGHT)
 

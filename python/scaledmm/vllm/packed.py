@@ -8,6 +8,7 @@ import torch
 
 import scaledmm
 import scaledmm.torch
+from scaledmm import _core
 
 # Attributes of a layer. The handle is a buffer: graphs take it as an input, so none keeps a number of another process,
 # and vLLM's weight reload, which copies new tensors into the old ones, hands over the number of the new layer.
@@ -55,4 +56,7 @@ def pack_layer(
 def apply_packed(layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """y = x W^T (+ bias), x [..., K]. Traceable: one operator call."""
     n, input_dtype, out_dtype = getattr(layer, _OUTPUT)
-    return torch.ops.scaledmm.linear(x.to(input_dtype), getattr(layer, _HANDLE), n, out_dtype, bias)
+    x, handle = x.to(input_dtype), getattr(layer, _HANDLE)
+    if torch.compiler.is_compiling():
+        return torch.ops.scaledmm.linear(x, handle, n, out_dtype, bias)
+    return _core.apply_handle(handle, x, n, bias)  # the same without the dispatcher, which costs several times the call

@@ -223,11 +223,38 @@ class StubVllm:
             sys.modules.update(before)
 
 
+class BlockQuantScaleParameter(torch.nn.Parameter):
+    """Scales with the loader that models call."""
+
+    weight_loader: Any
+
+    def __new__(cls, data: torch.Tensor, input_dim: int, output_dim: int, weight_loader: Any) -> Any:
+        return super().__new__(cls, data, requires_grad=False)
+
+    def __init__(self, data: torch.Tensor, input_dim: int, output_dim: int, weight_loader: Any) -> None:
+        self.weight_loader = weight_loader
+
+
+def load_over(param: torch.nn.Parameter, loaded: torch.Tensor, part: object = None) -> None:
+    raise AssertionError("vLLM's loader, which puts scales of one part over those of another")
+
+
 def _method() -> dict[str, Any]:
+    def create_weights(self: Any, layer: torch.nn.Module, in_features: int, widths: list[int], **extra: Any) -> None:
+        layer.logical_widths = widths
+        blocks = (-(-sum(widths) // 128), -(-in_features // 128))
+        scale = BlockQuantScaleParameter(torch.empty(blocks, dtype=torch.float32), 1, 0, load_over)
+        scale.scale_type = "weight_scale"
+        layer.register_parameter(extra.get("scale_name", "weight_scale_inv"), scale)
+
     def process_weights_after_loading(self: Any, layer: torch.nn.Module) -> None:
         layer.was_requantized = True
 
     def apply(self: Any, layer: torch.nn.Module, x: Any, bias: Any = None) -> str:
         return "vLLM's own"
 
-    return {"process_weights_after_loading": process_weights_after_loading, "apply": apply}
+    return {
+        "create_weights": create_weights,
+        "process_weights_after_loading": process_weights_after_loading,
+        "apply": apply,
+    }

@@ -109,7 +109,18 @@ def test_scales_on_scales_are_refused_with_a_reason(cpu: StubVllm) -> None:
 
 
 @pytest.mark.parametrize("platform", [PlatformEnum.CUDA, PlatformEnum.ROCM, PlatformEnum.XPU])
-def test_elsewhere_it_is_listed_and_says_what_it_lacks(platform: PlatformEnum) -> None:
+def test_on_gpus_nothing_changes_unless_it_is_asked_for(
+    platform: PlatformEnum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SCALEDMM_VLLM", raising=False)
+    with StubVllm(platform).imported() as vllm:
+        scaledmm.vllm.register()
+        assert all(not kernel.__name__.startswith("Scaledmm") for name in LISTS for kernel in vllm.list_of(name))
+
+
+@pytest.mark.parametrize("platform", [PlatformEnum.ROCM, PlatformEnum.XPU])
+def test_elsewhere_it_is_listed_and_says_what_it_lacks(platform: PlatformEnum, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALEDMM_VLLM", "1")
     with StubVllm(platform).imported() as vllm:
         quantizer = vllm.custom_ops.scaled_fp8_quant
         scaledmm.vllm.register()
@@ -117,13 +128,36 @@ def test_elsewhere_it_is_listed_and_says_what_it_lacks(platform: PlatformEnum) -
             ours = vllm.list_of(name)[0]
             assert ours.__name__ == LISTS[name]
             ok, reason = ours.is_supported(90)
-            if not ok:
-                assert "has no" in str(reason)
-                if name != "WFP8A16":
-                    assert vllm.choose(name, CONFIGS[name]).__name__ == name
+            assert not ok and "has no" in str(reason)
+            if name != "WFP8A16":
+                assert vllm.choose(name, CONFIGS[name]).__name__ == name
         assert vllm.custom_ops.scaled_fp8_quant is quantizer
         assert all(not vllm.linear._POSSIBLE_INT8_KERNELS[other][0].__name__.startswith("Scaledmm")
                    for other in PlatformEnum if other is not platform)  # fmt: skip
+
+
+def test_on_cuda_the_same_classes_are_chosen_where_the_card_has_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cards are described, so that this runs without one: Hopper has INT8 and FP8 kernels, and none for blocks yet."""
+    monkeypatch.setenv("SCALEDMM_VLLM", "1")
+    monkeypatch.setattr("scaledmm.vllm.kernels.device_of", lambda platform: "sm90")
+    with StubVllm(PlatformEnum.CUDA).imported() as vllm:
+        scaledmm.vllm.register()
+        for name in LISTS:
+            assert vllm.list_of(name)[0].__name__ == LISTS[name]
+        chosen = {name: vllm.choose(name, CONFIGS[name]).__name__ for name in ("INT8", "FP8", "FP8_BLOCK")}
+        assert chosen["INT8"] == LISTS["INT8"] and chosen["FP8"] == LISTS["FP8"]
+        ok, reason = vllm.list_of("FP8_BLOCK")[0].can_implement(CONFIGS["FP8_BLOCK"])
+        assert (chosen["FP8_BLOCK"] == LISTS["FP8_BLOCK"]) == ok and (ok or "kernel" in str(reason))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_on_cuda_without_a_card_it_stands_aside_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALEDMM_VLLM", "1")
+    with StubVllm(PlatformEnum.CUDA).imported() as vllm:
+        scaledmm.vllm.register()
+        ok, reason = vllm.list_of("INT8")[0].can_implement(CONFIGS["INT8"])
+        assert not ok and "cannot ask scaledmm about the layer" in str(reason)
+        assert vllm.choose("INT8", CONFIGS["INT8"]).__name__ == "INT8"
 
 
 def test_a_list_that_is_gone_is_named_and_the_others_are_used(cpu: StubVllm, log: pytest.LogCaptureFixture) -> None:

@@ -172,20 +172,94 @@ def test_fp8_blocks_with_ragged_edges(vllm: StubVllm, scale_name: str) -> None:
     expect_close(kernel.apply_weights(layer, x), fp8_exact(x, weight, each))
 
 
-def test_fp8_blocks_of_parts_that_end_inside_a_block(vllm: StubVllm) -> None:
-    """Each part's scales are taken from where vLLM's loader puts them."""
-    widths, rows = (192, 64), 256
-    keys = (stub_vllm.STATIC_BLOCK, stub_vllm.DYNAMIC_GROUP)
-    config = FP8ScaledMMLinearLayerConfig(*keys, (rows, K), torch.bfloat16, torch.bfloat16)
-    kernel = fp8_layer(vllm, config, "FP8_BLOCK")
-    weight = torch.randn(rows, K, dtype=torch.float32).mul(30).to(torch.float8_e4m3fn)
-    scale = torch.rand(3, 2, dtype=torch.float32) + 0.01
-    layer = layer_of(widths, weight=weight, weight_scale_inv=scale)
+BLOCK_KEYS = (stub_vllm.STATIC_BLOCK, stub_vllm.DYNAMIC_GROUP)
+
+
+def block_layer(vllm: StubVllm, kind: str, widths: Sequence[int], scale_name: str) -> tuple[Any, torch.nn.Module]:
+    """A kernel and a layer with scales to be loaded, as vLLM's method makes them."""
+    config = FP8ScaledMMLinearLayerConfig(*BLOCK_KEYS, (sum(widths), K), torch.bfloat16, torch.bfloat16)
+    method = getattr(vllm, kind)()
+    method.fp8_linear = fp8_layer(vllm, config, "FP8_BLOCK")
+    layer = torch.nn.Module()
+    method.create_weights(layer, K, list(widths), scale_name=scale_name)
+    return method.fp8_linear, layer
+
+
+def part_scales(widths: Sequence[int]) -> list[torch.Tensor]:
+    return [torch.rand(-(-width // 128), 2, dtype=torch.float32) + 0.01 for width in widths]
+
+
+def rows_of(scale: torch.Tensor, rows: range) -> torch.Tensor:
+    """Scales [rows, K] of the rows of a part."""
+    return scale[[row // 128 for row in rows]].repeat_interleave(128, 1)[:, :K]
+
+
+@pytest.mark.parametrize("kind,scale_name", [("fp8_method", "weight_scale_inv"), ("scheme", "weight_scale")])
+@pytest.mark.parametrize("widths", [(192, 64, 64), (130, 258), (320, 200)])
+def test_fp8_blocks_of_parts_that_end_inside_a_block(
+    vllm: StubVllm, kind: str, scale_name: str, widths: tuple[int, ...]
+) -> None:
+    """No row of scales is lost: q and k of 192 and 64 rows have three rows of scales in the space of two."""
+    kernel, layer = block_layer(vllm, kind, widths, scale_name)
+    parts, scale = part_scales(widths), getattr(layer, scale_name)
+    for name, part in zip("qkv" if len(widths) == 3 else (0, 1), parts, strict=True):
+        scale.weight_loader(scale, part, name)
+    weight = torch.randn(sum(widths), K, dtype=torch.float32).mul(30).to(torch.float8_e4m3fn)
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
     kernel.process_weights_after_loading(layer)
-    row_of = [row // 128 for row in range(192)] + [2] * 64
-    each = scale[row_of].repeat_interleave(128, 1)[:, :K]
+    each = torch.cat([rows_of(part, range(width)) for part, width in zip(parts, widths, strict=True)])
     x = activations(3)
     expect_close(kernel.apply_weights(layer, x), fp8_exact(x, weight, each))
+
+
+def test_fp8_blocks_of_parts_that_are_fused_on_disk(vllm: StubVllm) -> None:
+    widths = (192, 64, 64)
+    kernel, layer = block_layer(vllm, "fp8_method", widths, "weight_scale_inv")
+    (whole,), scale = part_scales([sum(widths)]), layer.weight_scale_inv
+    scale.weight_loader(scale, whole)
+    weight = torch.randn(sum(widths), K, dtype=torch.float32).mul(30).to(torch.float8_e4m3fn)
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    kernel.process_weights_after_loading(layer)
+    x = activations(3)
+    expect_close(kernel.apply_weights(layer, x), fp8_exact(x, weight, rows_of(whole, range(sum(widths)))))
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_fp8_blocks_of_a_share_begin_inside_a_block(vllm: StubVllm, rank: int) -> None:
+    """Four processes, two key heads: q's rows are a quarter each, k's and v's of every second process are the same."""
+    widths = (96, 64, 64)
+    kernel, layer = block_layer(vllm, "fp8_method", widths, "weight_scale_inv")
+    layer.tp_rank, layer.tp_size, layer.num_kv_head_replicas = rank, 4, 2
+    q, k, v = part_scales([4 * 96, 2 * 64, 2 * 64])
+    scale = layer.weight_scale_inv
+    for name, part in zip("qkv", (q, k, v), strict=True):
+        scale.weight_loader(scale, part, name)
+    shares = [range(96 * rank, 96 * rank + 96), *[range(64 * (rank // 2), 64 * (rank // 2) + 64)] * 2]
+    each = torch.cat([rows_of(part, rows) for part, rows in zip((q, k, v), shares, strict=True)])
+    height = 32  # divides 128, 96 and 64
+    assert torch.equal(scale.repeat_interleave(height, 0).repeat_interleave(128, 1)[:, :K], each)
+
+    whole = torch.arange(2 * 5, dtype=torch.float32).reshape(5, 2) + 1
+    scale.weight_loader(scale, whole)
+    starts = (0, 4 * 96, 4 * 96 + 2 * 64)
+    shares = [range(start + rows[0], start + rows[-1] + 1) for start, rows in zip(starts, shares, strict=True)]
+    each = torch.cat([rows_of(whole, rows) for rows in shares])
+    assert torch.equal(scale.repeat_interleave(height, 0).repeat_interleave(128, 1)[:, :K], each)
+
+
+def test_whole_blocks_keep_the_loader_of_vllm(vllm: StubVllm) -> None:
+    _, layer = block_layer(vllm, "fp8_method", (256, 128), "weight_scale_inv")
+    assert layer.weight_scale_inv.weight_loader is stub_vllm.load_over and layer.weight_scale_inv.shape == (3, 2)
+
+
+def test_blocks_that_vllm_loaded_over_each_other_are_refused(vllm: StubVllm) -> None:
+    """A method that the plugin does not know has made the layer."""
+    widths = (192, 64)
+    config = FP8ScaledMMLinearLayerConfig(*BLOCK_KEYS, (256, K), torch.bfloat16, torch.bfloat16)
+    kernel = fp8_layer(vllm, config, "FP8_BLOCK")
+    layer = layer_of(widths, weight=torch.zeros(256, K).to(torch.float8_e4m3fn), weight_scale_inv=torch.ones(2, 2))
+    with pytest.raises(ValueError, match=r"\[192, 64\] do not fill blocks of 128"):
+        kernel.process_weights_after_loading(layer)
 
 
 def test_plain_weights_are_freed_but_for_mla(vllm: StubVllm) -> None:
