@@ -37,6 +37,7 @@ void add_plan(CLI::App& app, Command& command);
 void add_explain(CLI::App& app, Command& command);
 void add_rotate(CLI::App& app, Command& command);
 void add_convert(CLI::App& app, Command& command);
+void add_pack(CLI::App& app, Command& command);
 void add_run(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 

@@ -33,6 +33,7 @@ struct ConvertCommand {
   std::uint64_t shard_megabytes = 5000;
   std::vector<std::string> ignore;
   std::string calibration;
+  bool asymmetric_inputs = false;
   bool json = false;
 };
 
@@ -79,6 +80,7 @@ int convert_checkpoint(const ConvertCommand& options) {
   convert_options.bf16_scales = options.scale_dtype == "bf16";
   convert_options.shard_bytes = options.shard_megabytes * 1'000'000;
   convert_options.ignore = options.ignore;
+  convert_options.asymmetric_inputs = options.asymmetric_inputs;
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
     calibration = Calibration::load(options.calibration);
@@ -137,6 +139,10 @@ void add_convert(CLI::App& app, Command& command) {
   sub->add_option("--calibration", options->calibration,
                   "Second moments of the layers' inputs (scaledmm::Calibration): codes are chosen so that their\n"
                   "errors cancel in the outputs, instead of each being the nearest");
+  sub->add_flag(
+      "--asymmetric-inputs", options->asymmetric_inputs,
+      "int8: tokens are quantized with a zero point, so that all codes are used when a token's values are not\n"
+      "symmetric about zero");
   sub->add_flag("--json", options->json, "One JSON document with the error of every layer");
   sub->footer(
       "\nThe head, embeddings, norms and routers stay dense. Other files are copied, except pickled weights. The "

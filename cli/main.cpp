@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
 #include <string_view>
@@ -79,21 +80,28 @@ int run_main(int argc, char** argv) {
   add_explain(app, command);
   add_rotate(app, command);
   add_convert(app, command);
+  add_pack(app, command);
   add_run(app, command);
   add_bench(app, command);
+  // A full disk shows up here at the latest.
+  const auto flushed = [](int code) {
+    if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == kOk) {
+      return fail(kIo, std::string("standard output: ") + std::strerror(errno));
+    }
+    return code;
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      app.exit(error, std::cout);
+      std::cout.flush();
+      return std::cout ? flushed(kOk) : fail(kIo, std::string("standard output: ") + std::strerror(errno));
+    }
     const CLI::App* used = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
     return fail(kUsage, std::string(error.what()) + " (see " + used->get_display_name() + " --help)");
   }
-  const int code = run_command(command);
-  // A full disk shows up here at the latest.
-  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == kOk) {
-    return fail(kIo, std::string("standard output: ") + std::strerror(errno));
-  }
-  return code;
+  return flushed(run_command(command));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/commands.hpp"
@@ -15,12 +16,18 @@ struct RotateCommand {
   std::string source;
   std::string destination;
   std::uint64_t seed = 0;
+  std::string calibration;
   bool json = false;
 };
 
 int rotate_checkpoint(const RotateCommand& options) {
   RotateOptions rotate_options;
   rotate_options.seed = options.seed;
+  std::optional<Calibration> calibration;
+  if (!options.calibration.empty()) {
+    calibration = Calibration::load(options.calibration);
+    rotate_options.calibration = &*calibration;
+  }
   std::size_t tensors = 0;
   {
     Progress progress;
@@ -50,6 +57,10 @@ void add_rotate(CLI::App& app, Command& command) {
   sub->add_option("source", options->source, "Dense checkpoint folder of a Llama-like model")->required();
   sub->add_option("destination", options->destination, "Folder to make; must not exist")->required();
   sub->add_option("--seed", options->seed, "Of the signs in the rotation (default: 0)");
+  sub->add_option(
+      "--calibration", options->calibration,
+      "Second moments of the source's inputs (scaledmm::Calibration): what down_proj reads is smoothed, its\n"
+      "large channels made smaller and the weights behind them larger");
   sub->add_flag("--json", options->json, "One JSON document");
   sub->footer(
       "\nThe result computes what the source does: an orthogonal matrix is folded into all weights around the "

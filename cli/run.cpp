@@ -29,6 +29,7 @@ struct RunOptions {
   std::string device;
   std::string kernel;
   std::string out_dtype;
+  std::string packed;
   int threads = 0;
   bool json = false;
 };
@@ -39,6 +40,11 @@ LinearOptions linear_options(const RunOptions& options) {
   linear.select = force_kernel(options.kernel);
   linear.threading.threads = options.threads;
   return linear;
+}
+
+std::shared_ptr<const PackedFile> open_packed(const Checkpoint& checkpoint, const RunOptions& options) {
+  if (options.packed.empty()) return nullptr;
+  return std::make_shared<const PackedFile>(PackedFile::open(options.packed, checkpoint));
 }
 
 // The tensor x. Errors: Unsupported when there is none, or of a type that activations do not have.
@@ -61,17 +67,24 @@ ConstTensorView input_tensor(const SafetensorsFile& file) {
 }
 
 // The layer, or the reason why this one cannot run, with the kernels that could when one was forced.
-Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const RunOptions& options) {
+Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const RunOptions& options,
+                  const std::shared_ptr<const PackedFile>& packed) {
   if (!record.quantized) {
     throw Unsupported(fmt::format("{}: is dense ({}), only quantized layers run", record.name, record.weight));
   }
-  const LinearOptions linear = linear_options(options);
+  LinearOptions linear = linear_options(options);
+  linear.packed = packed;
   const Selection selection = explain(record.config, *linear.device, linear.select);
   if (selection.kernel == nullptr) {
     throw Unsupported(fmt::format("{}: {}", record.name, no_kernel_text(selection, options.kernel)));
   }
   for (const std::string& warning : selection.warnings) note(warning);
-  return Linear::load(checkpoint, record.name, linear);
+  if (const std::vector<std::string> problems = checkpoint.verify(record); !problems.empty()) {
+    throw CheckpointError(problems.front());
+  }
+  Linear loaded = Linear::load(checkpoint, record.name, linear);
+  for (const std::string& warning : loaded.warnings()) note(record.name + ": " + warning);
+  return loaded;
 }
 
 // The output must not take the place of what is read.
@@ -84,6 +97,7 @@ void check_output(const Checkpoint& checkpoint, const RunOptions& options) {
   };
   check(options.input);
   check(std::filesystem::path(options.checkpoint) / "config.json");
+  if (!options.packed.empty()) check(options.packed);
   for (const StoredTensor& tensor : checkpoint.tensors()) check(tensor.file);
 }
 
@@ -108,7 +122,7 @@ int run_layer(const RunOptions& options) {
     throw Unsupported(fmt::format("{}: tensor x is {}, but layer {} has K = {}", options.input, x.shape.text(),
                                   record.name, record.k));
   }
-  const Linear linear = load_layer(checkpoint, record, options);
+  const Linear linear = load_layer(checkpoint, record, options, open_packed(checkpoint, options));
   const DType out = *checkpoint_options.out_dtype;
   Shape y_shape = x.shape;
   y_shape[y_shape.rank() - 1] = record.n;
@@ -132,13 +146,14 @@ int check_layers(const RunOptions& options) {
   }
   if (!options.layer.empty() && records.empty()) records.push_back(&find_layer(checkpoint, options.layer));
   if (records.empty()) throw Unsupported(fmt::format("{}: has no quantized layer", options.checkpoint));
+  const std::shared_ptr<const PackedFile> packed = open_packed(checkpoint, options);
   std::vector<SmokeResult> results;
   {
     Progress progress;
     Context context(find_device(options.device), Threading{options.threads, nullptr, nullptr});
     for (const LayerRecord* record : records) {
       progress.update(results.size(), records.size(), record->name);
-      results.push_back(smoke_check(checkpoint, *record, load_layer(checkpoint, *record, options), context));
+      results.push_back(smoke_check(checkpoint, *record, load_layer(checkpoint, *record, options, packed), context));
     }
   }
   const SmokeResult* worst = nullptr;
@@ -188,6 +203,7 @@ void add_run(CLI::App& app, Command& command) {
   sub->add_option("--output", options->output, "safetensors file to write, with the tensor y [..., N]");
   sub->add_option("--device", options->device, "Where to run: cpu (the default), cuda, or cuda:1 for another card");
   add_kernel_option(*sub, options->kernel);
+  sub->add_option("--packed", options->packed, "File that `scaledmm pack` wrote: its layers are mapped, not packed");
   add_dtype_option(*sub, "--out-dtype", options->out_dtype, "dtype of y (default: as x)");
   sub->add_option("--threads", options->threads, "Threads (default: all usable CPUs)")->check(CLI::Range(1, 1024));
   sub->add_flag("--json", options->json, "Without --input: one JSON document instead of a table");

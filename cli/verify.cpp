@@ -1,4 +1,4 @@
-// scaledmm verify: reads every scale and every weight code of a checkpoint and lists what is wrong.
+// scaledmm verify: reads every value of a checkpoint and lists what is wrong.
 #include <fmt/format.h>
 
 #include <memory>
@@ -51,7 +51,7 @@ void add_verify(CLI::App& app, Command& command) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("verify", "Check every scale and every weight code of a checkpoint");
+  CLI::App* sub = app.add_subcommand("verify", "Check every scale, weight code and dense value of a checkpoint");
   sub->add_option("checkpoint", options->directory, "Checkpoint folder (config.json and safetensors files)")
       ->required();
   sub->add_flag("--json", options->json, "One JSON document instead of text");

@@ -138,6 +138,18 @@ TEST(Calibration, FileOfAnotherKindIsRefusedWithTheTensor) {
   EXPECT_THROW(Calibration::load(scratch / "nothing"), IoError);
 }
 
+TEST(Calibration, MatrixThatIsNotSymmetricIsRefused) {
+  const ScratchFolder scratch;
+  write_model(scratch / "file", {{"layer.gram", {{2, 2}, {1, 0.5f, 0.25f, 1}, DType::kF32}}});
+  try {
+    Calibration::load(scratch / "file" / "model.safetensors");
+    FAIL() << "accepted";
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("\"layer.gram\" is not symmetric at [1, 0]"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ErrorCompensation, WithoutCorrelationEveryCodeIsTheNearest) {
   const DenseTensor w = matrix(kInner, kHidden);
   std::vector<float> identity(static_cast<std::size_t>(kHidden * kHidden));

@@ -1,7 +1,9 @@
 /* scaledmm.h from C: a layer made of tensors, its result, and every kind of refusal. */
+#define _XOPEN_SOURCE 700 /* mkdtemp */
 #include "scaledmm/scaledmm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int failures = 0;
@@ -113,6 +115,76 @@ static void takes_longer_structs(void) {
   EXPECT(scaledmm_linear_create(&desc, &longer.options, &linear) == SCALEDMM_INVALID_ARGUMENT);
 }
 
+static void write_text(const char* path, const char* text) {
+  FILE* file = fopen(path, "w");
+  EXPECT(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+/* A checkpoint folder with the small layer. */
+static void write_checkpoint(const char* folder) {
+  static const char kHeader[] =
+      "{\"up.weight_scale\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+      "\"up.weight\":{\"dtype\":\"I8\",\"shape\":[2,4],\"data_offsets\":[8,16]}}";
+  char path[128];
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  write_text(path,
+             "{\"torch_dtype\":\"float32\",\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
+             "\"format\":\"int-quantized\",\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],"
+             "\"weights\":{\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"},"
+             "\"input_activations\":{\"num_bits\":8,\"type\":\"int\",\"strategy\":\"token\",\"dynamic\":true}}}}}");
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  FILE* file = fopen(path, "wb");
+  const uint64_t length = sizeof kHeader - 1;
+  EXPECT(file != NULL && fwrite(&length, 8, 1, file) == 1 && fwrite(kHeader, length, 1, file) == 1 &&
+         fwrite(kScale, sizeof kScale, 1, file) == 1 && fwrite(kWeight, sizeof kWeight, 1, file) == 1 &&
+         fclose(file) == 0);
+}
+
+static void maps_packed_weights(void) {
+  char folder[] = "/tmp/scaledmm_capi_XXXXXX", path[128], packed_path[128];
+  EXPECT(mkdtemp(folder) != NULL);
+  write_checkpoint(folder);
+  snprintf(packed_path, sizeof packed_path, "%s/packed", folder);
+  scaledmm_checkpoint_t* checkpoint = NULL;
+  scaledmm_linear_t *packed_here = NULL, *mapped = NULL;
+  scaledmm_packed_t* packed = NULL;
+  int64_t stored = -1;
+  int32_t stale = -1;
+  EXPECT(scaledmm_checkpoint_open(folder, &checkpoint) == SCALEDMM_OK);
+  EXPECT(scaledmm_linear_load(checkpoint, "up", NULL, &packed_here) == SCALEDMM_OK);
+  const scaledmm_linear_t* linears[1] = {packed_here};
+  EXPECT(scaledmm_packed_write(packed_path, checkpoint, linears, 1, &stored) == SCALEDMM_OK);
+  EXPECT(scaledmm_packed_open(packed_path, checkpoint, &stale, &packed) == SCALEDMM_OK && stale == 0);
+  scaledmm_linear_options_t options = SCALEDMM_LINEAR_OPTIONS_INIT;
+  options.packed = packed;
+  EXPECT(scaledmm_linear_load(checkpoint, "up", &options, &mapped) == SCALEDMM_OK);
+  scaledmm_packed_close(packed);
+  scaledmm_linear_info_t info = SCALEDMM_LINEAR_INFO_INIT, mapped_info = SCALEDMM_LINEAR_INFO_INIT;
+  EXPECT(scaledmm_linear_get_info(packed_here, &info) == SCALEDMM_OK && info.is_mapped == 0);
+  EXPECT(scaledmm_linear_get_info(mapped, &mapped_info) == SCALEDMM_OK && mapped_info.is_mapped == (stored == 1));
+  EXPECT(strcmp(info.kernel, mapped_info.kernel) == 0 && info.packed_bytes == mapped_info.packed_bytes);
+  EXPECT(stored == 1 || strcmp(info.kernel, "reference") == 0);
+
+  EXPECT(scaledmm_packed_write(packed_path, checkpoint, NULL, 1, NULL) == SCALEDMM_INVALID_ARGUMENT);
+  snprintf(path, sizeof path, "%s/hf_quant_config.json", folder);
+  write_text(path, "{}");
+  EXPECT(scaledmm_packed_open(packed_path, checkpoint, &stale, &packed) == SCALEDMM_BAD_CHECKPOINT && stale == 1);
+  EXPECT(packed == NULL && strstr(scaledmm_last_error(), "hf_quant_config.json") != NULL);
+  remove(path);
+  write_text(packed_path, "nothing");
+  EXPECT(scaledmm_packed_open(packed_path, checkpoint, &stale, &packed) == SCALEDMM_BAD_CHECKPOINT && stale == 0);
+
+  scaledmm_linear_destroy(mapped);
+  scaledmm_linear_destroy(packed_here);
+  scaledmm_checkpoint_close(checkpoint);
+  remove(packed_path);
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  remove(path);
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  remove(path);
+  remove(folder);
+}
+
 int main(void) {
   int32_t major = -1, minor = -1, patch = -1;
   scaledmm_version(&major, &minor, &patch);
@@ -121,6 +193,7 @@ int main(void) {
   runs_a_layer();
   refuses_what_cannot_be();
   takes_longer_structs();
+  maps_packed_weights();
   printf("%d failed\n", failures);
   return failures == 0 ? 0 : 1;
 }

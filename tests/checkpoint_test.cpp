@@ -488,6 +488,26 @@ TEST(Verify, FindsCodesAndPromisesThatAreBroken) {
   EXPECT_TRUE(contains(problems[2], "\"m.bias\": element [3]")) << problems[2];
 }
 
+TEST(Verify, DenseTensorsAreReadToo) {
+  const Toy toys("{}", {toy("m.weight", "F32", {4, 8}, [](auto i) { return i == 13 ? kInf : 1; }),
+                        toy("norm.weight", "BF16", {8}, [](auto i) { return i >= 6 ? NAN : 1; })});
+  const Checkpoint checkpoint = toys.open();
+  const std::vector<std::string> problems = checkpoint.verify();
+  ASSERT_EQ(problems.size(), 2u);
+  EXPECT_TRUE(contains(problems[0], "\"m.weight\": element [1, 5] is not finite")) << problems[0];
+  EXPECT_TRUE(contains(problems[1], "\"norm.weight\": element [6] is not finite (and 1 more)")) << problems[1];
+  EXPECT_EQ(checkpoint.verify(checkpoint.layer("m")), std::vector{problems[0]});
+}
+
+TEST(Verify, AQuantizedModelHasAQuantizedLayer) {
+  const Toy toys(kFp8Dynamic, {toy("norm.weight", "F32", {8}, 1)});
+  const std::vector<std::string> problems = toys.open().verify();
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_TRUE(contains(problems[0], "\"compressed-tensors\", but no layer is quantized") ||
+              contains(problems[0], "\"fp8\", but no layer is quantized"))
+      << problems[0];
+}
+
 // -------------------------------------------------------------------------------------------------------- fused layers
 
 // q, k, v of 64 + 16 + 16 rows with per-tensor scales 0.5, 2, 0.125.

@@ -209,7 +209,7 @@ class Case(unittest.TestCase):
 
 
 class Usage(Case):
-    COMMANDS = ("devices", "inspect", "verify", "plan", "explain", "convert", "run", "bench")
+    COMMANDS = ("devices", "inspect", "verify", "plan", "explain", "convert", "pack", "run", "bench")
 
     def test_help_of_every_command_has_an_example(self):
         out, _ = self.succeeds("--help")

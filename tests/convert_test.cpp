@@ -178,6 +178,23 @@ TEST(Convert, CompressedTensorsConfigHasNothingBeyondTheSchema) {
   EXPECT_EQ(config.at("quantization_config"), expected);
 }
 
+TEST(Convert, AsymmetricInputsAreForInt8AndReadBack) {
+  const ScratchFolder scratch;
+  write_model(scratch / "model", toy_model());
+  ConvertOptions options;
+  options.asymmetric_inputs = true;
+  convert(scratch / "model", scratch / "int8", options);
+  EXPECT_EQ(
+      config_of(scratch / "int8")["quantization_config"]["config_groups"]["group_0"]["input_activations"]["symmetric"],
+      false);
+  const Checkpoint checkpoint = Checkpoint::open(scratch / "int8");
+  const LayerRecord& record = checkpoint.layer("model.layers.1.mlp.down_proj");
+  EXPECT_FALSE(std::get<Int8ScaledMMLinearLayerConfig>(record.config).input_symmetric);
+  options.scheme = ConvertScheme::kFp8Channel;
+  EXPECT_THROW(convert(scratch / "model", scratch / "fp8", options), InvalidArgument);
+  EXPECT_FALSE(fs::exists(scratch / "fp8"));
+}
+
 TEST(Convert, Fp8ConfigNamesTheDenseLayersForBothReaders) {
   const ScratchFolder folder;
   write_model(folder / "dense", toy_model());

@@ -67,9 +67,9 @@ void expect_near(const RowMatrix& a, const RowMatrix& b, const std::string& what
   EXPECT_LT((a - b).cwiseAbs().maxCoeff(), 1e-4f * (1 + b.cwiseAbs().maxCoeff())) << what;
 }
 
-std::string error_of(const fs::path& source, const fs::path& destination) {
+std::string error_of(const fs::path& source, const fs::path& destination, const RotateOptions& options = {}) {
   try {
-    rotate(source, destination);
+    rotate(source, destination, options);
   } catch (const Error& error) {
     return error.what();
   }
@@ -96,7 +96,9 @@ TEST(Rotation, SeedsDifferInSignsOnly) {
 TEST(Rotate, ProductsThroughTheResidualStreamStay) {
   const ScratchFolder scratch;
   write(scratch / "dense", tiny_model());
-  rotate(scratch / "dense", scratch / "rotated", {3, nullptr});
+  RotateOptions options;
+  options.seed = 3;
+  rotate(scratch / "dense", scratch / "rotated", options);
   const Checkpoint before = Checkpoint::open(scratch / "dense"), after = Checkpoint::open(scratch / "rotated");
   const std::string layer = "model.layers.0.";
   const RowMatrix input_gain = tensor(before, layer + "input_layernorm.weight");
@@ -138,6 +140,63 @@ TEST(Rotate, ProductsThroughTheResidualStreamStay) {
   EXPECT_FALSE(fs::exists(scratch / "rotated" / "pytorch_model.bin"));
 }
 
+Calibration calibrated(const std::string& layer, std::int64_t k) {
+  std::vector<float> x;
+  for (std::int64_t i = 0; i < 30 * k; ++i) x.push_back(scattered(i) * (i % k == 5 ? 16.0f : 1.0f));
+  Calibration calibration;
+  Context context;
+  calibration.add({layer}, {x.data(), DType::kF32, {30, k}}, context);
+  return calibration;
+}
+
+// Every channel between up and down is scaled by what the formula says, and their product stays.
+TEST(Rotate, SmoothsWhatDownReadsAndKeepsTheProduct) {
+  const ScratchFolder scratch;
+  DenseModel model = tiny_model();
+  const std::string mlp = "model.layers.0.mlp.";
+  model[mlp + "up_proj.bias"] = {{kMlp}, std::vector<float>(kMlp, 2), DType::kF32};
+  for (std::int64_t i = 0; i < kWidth; ++i) model[mlp + "down_proj.weight"].values[i * kMlp + 7] = 0;  // read by nobody
+  write(scratch / "dense", model);
+  const Calibration calibration = calibrated(mlp + "down_proj", kMlp);
+  RotateOptions options;
+  rotate(scratch / "dense", scratch / "plain", options);
+  options.calibration = &calibration;
+  rotate(scratch / "dense", scratch / "smooth", options);
+  const Checkpoint plain = Checkpoint::open(scratch / "plain"), smooth = Checkpoint::open(scratch / "smooth");
+  const RowMatrix down = tensor(plain, mlp + "down_proj.weight"), up = tensor(plain, mlp + "up_proj.weight");
+  const RowMatrix smooth_down = tensor(smooth, mlp + "down_proj.weight"),
+                  smooth_up = tensor(smooth, mlp + "up_proj.weight");
+  expect_near(smooth_down * smooth_up, down * up, "product");
+  const std::vector<float> gram = calibration.gram(mlp + "down_proj");
+  std::vector<double> logarithms;
+  double mean = 0;
+  for (std::int64_t j = 0; j < kMlp; ++j) {
+    const double weights = down.col(j).squaredNorm();
+    logarithms.push_back(j == 7 ? 0 : std::log(gram[static_cast<std::size_t>(j * kMlp + j)] / weights) / 4);
+    mean += logarithms.back() / kMlp;
+  }
+  for (std::int64_t j = 0; j < kMlp; ++j) {
+    const double scale = std::exp(logarithms[static_cast<std::size_t>(j)] - mean);
+    EXPECT_NEAR(smooth_down.col(j).norm(), down.col(j).norm() * scale, 1e-4 * (1 + smooth_down.col(j).norm())) << j;
+    EXPECT_NEAR(tensor(smooth, mlp + "up_proj.bias")(0, j), 2 / scale, 1e-4) << j;
+  }
+  EXPECT_GT(std::exp(logarithms[5] - logarithms[6]), 2);  // the channel that is 16 times as large
+  EXPECT_EQ(tensor(smooth, mlp + "gate_proj.weight"), tensor(plain, mlp + "gate_proj.weight"));
+}
+
+TEST(Rotate, RefusesACalibrationOfAnotherModel) {
+  const ScratchFolder scratch;
+  write(scratch / "dense", tiny_model());
+  Calibration calibration = calibrated("model.layers.9.mlp.down_proj", kMlp);
+  RotateOptions options;
+  options.calibration = &calibration;
+  EXPECT_NE(error_of(scratch / "dense", scratch / "out", options).find("no input of layer \"model.layers.0.mlp.down"),
+            std::string::npos);
+  calibration = calibrated("model.layers.0.mlp.down_proj", kMlp + 1);
+  EXPECT_NE(error_of(scratch / "dense", scratch / "out", options).find("K = 41, its weight 40"), std::string::npos);
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+}
+
 TEST(Rotate, RefusesWhatItWouldBreakAndLeavesNothing) {
   const ScratchFolder scratch;
   Json config = tiny_config();
@@ -155,6 +214,11 @@ TEST(Rotate, RefusesWhatItWouldBreakAndLeavesNothing) {
   model.erase("model.layers.0.input_layernorm.weight");
   write(scratch / "norm", model);
   EXPECT_NE(error_of(scratch / "norm", scratch / "out").find("input_layernorm"), std::string::npos);
+
+  model = {{"model.embed_tokens.weight", tiny_model()["model.embed_tokens.weight"]},
+           {"model.norm.weight", tiny_model()["model.norm.weight"]}};
+  write(scratch / "empty", model);
+  EXPECT_NE(error_of(scratch / "empty", scratch / "out").find("no layer"), std::string::npos);
 
   model = tiny_model();
   model["model.layers.0.mlp.up_proj.weight"].values[7] = std::numeric_limits<float>::quiet_NaN();

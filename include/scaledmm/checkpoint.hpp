@@ -88,9 +88,12 @@ class Checkpoint {
   // The layer's tensors, its scale values checked. Views into the checkpoint: it must outlive them.
   // Errors: CheckpointError that names the file and the tensor.
   LayerWeights weights(const LayerRecord& record) const;
-  // Every value check of verify: scales finite and positive, no NaN weight codes, zero points in range, power-of-two
-  // scales where promised. One line for each problem, naming file and tensor; empty when sound.
+  // Every value check: scales finite and positive, no NaN weight codes, zero points in range, power-of-two scales where
+  // promised, dense tensors finite, at least one quantized layer where config.json says that the model is quantized.
+  // One line for each problem, naming file and tensor; empty when sound.
   std::vector<std::string> verify(const std::function<void(std::size_t done, std::size_t total)>& progress = {}) const;
+  // The same for one layer.
+  std::vector<std::string> verify(const LayerRecord& record) const;
 
  private:
   Checkpoint();
@@ -98,17 +101,22 @@ class Checkpoint {
   std::unique_ptr<Impl> impl_;
 };
 
+class PackedFile;  // packed.hpp
+
 struct LinearOptions {
   SelectOptions select;
   std::optional<Device> device;  // nothing: this_cpu()
   Threading threading;
+  // Layers that this file holds are mapped instead of packed; a layer that it does not hold is packed, with a warning.
+  std::shared_ptr<const PackedFile> packed;
 };
 
 // A linear layer, ready to run: packed weights, bias and kernel. Quantized layers only.
 class Linear {
  public:
   // Loads, selects and packs. The checkpoint may be closed afterwards.
-  // Errors: CheckpointError, Unsupported (dense layer; no kernel, with every reason), InvalidArgument.
+  // Errors: CheckpointError, Unsupported (dense layer; no kernel, with every reason), InvalidArgument (also a packed
+  // file that was opened for another folder), StalePackedFile (the layer was packed for another kernel or layout).
   static Linear load(const Checkpoint& checkpoint, std::string_view layer, const LinearOptions& options = {});
   // Several layers of one scheme with the same input as one layer, outputs side by side (q, k, v; gate, up). Each part
   // keeps its own scales: per-tensor scales become per channel, block parts must fill their blocks except the last.
@@ -127,8 +135,11 @@ class Linear {
   const Layer& layer() const;
   // f32 [N]; undefined without a bias.
   ConstTensorView bias() const;
-  // What was done to fuse parts that differ: "input scales differ, the largest is taken".
+  // What was done to fuse parts that differ: "input scales differ, the largest is taken". And that a packed file did
+  // not hold the layer.
   const std::vector<std::string>& warnings() const;
+  // Its packed weights lie in LinearOptions::packed.
+  bool is_mapped() const;
 
   // y = x W^T (+ bias). Shapes and errors: LinearKernel::apply_weights.
   void apply(ConstTensorView x, TensorView y, Context& context) const;
@@ -150,6 +161,7 @@ struct ConvertOptions {
   // Inputs of every quantized layer over a calibration text: codes are then chosen so that their errors cancel in the
   // layer's output (GPTQ) instead of each being the nearest. nullptr: the nearest.
   const Calibration* calibration = nullptr;
+  bool asymmetric_inputs = false;  // INT8: the layers quantize tokens with a zero point ("symmetric": false)
   std::function<void(std::size_t done, std::size_t total, std::string_view layer)> progress;
 };
 

@@ -50,7 +50,7 @@ enum {
   SCALEDMM_STATIC_TENSOR = 1, /* one scale from the checkpoint */
   SCALEDMM_DYNAMIC_TENSOR = 2,
   SCALEDMM_DYNAMIC_TOKEN = 3,
-  SCALEDMM_DYNAMIC_GROUP = 4  /* groups of block_k along K; block weights only */
+  SCALEDMM_DYNAMIC_GROUP = 4 /* groups of block_k along K; block weights only */
 };
 
 /* A tensor in memory: rank 1 to 8, strides in elements, strides NULL for packed row-major. data NULL: no tensor. */
@@ -62,7 +62,8 @@ typedef struct scaledmm_tensor {
   const int64_t* shape;
   const int64_t* strides;
 } scaledmm_tensor_t;
-#define SCALEDMM_TENSOR_INIT {sizeof(scaledmm_tensor_t), SCALEDMM_F32, NULL, 0, NULL, NULL}
+#define SCALEDMM_TENSOR_INIT \
+  { sizeof(scaledmm_tensor_t), SCALEDMM_F32, NULL, 0, NULL, NULL }
 
 /* A layer given by its tensors, weight [n, k]; they may be freed once the linear is made. */
 typedef struct scaledmm_layer_desc {
@@ -83,10 +84,12 @@ typedef struct scaledmm_layer_desc {
   scaledmm_tensor_t input_zero_point;
   scaledmm_tensor_t bias;
 } scaledmm_layer_desc_t;
-#define SCALEDMM_LAYER_DESC_INIT                                                                             \
-  {sizeof(scaledmm_layer_desc_t), 0, 0, SCALEDMM_INT8, SCALEDMM_PER_CHANNEL, 0, 0, SCALEDMM_DYNAMIC_TOKEN, 0, \
-   SCALEDMM_BF16, SCALEDMM_BF16, SCALEDMM_TENSOR_INIT, SCALEDMM_TENSOR_INIT, SCALEDMM_TENSOR_INIT,            \
-   SCALEDMM_TENSOR_INIT, SCALEDMM_TENSOR_INIT}
+#define SCALEDMM_LAYER_DESC_INIT                                                                               \
+  {                                                                                                            \
+    sizeof(scaledmm_layer_desc_t), 0, 0, SCALEDMM_INT8, SCALEDMM_PER_CHANNEL, 0, 0, SCALEDMM_DYNAMIC_TOKEN, 0, \
+        SCALEDMM_BF16, SCALEDMM_BF16, SCALEDMM_TENSOR_INIT, SCALEDMM_TENSOR_INIT, SCALEDMM_TENSOR_INIT,        \
+        SCALEDMM_TENSOR_INIT, SCALEDMM_TENSOR_INIT                                                             \
+  }
 
 /* How a layer is loaded. */
 typedef struct scaledmm_linear_options {
@@ -95,8 +98,12 @@ typedef struct scaledmm_linear_options {
   const char* backend;  /* NULL: none preferred */
   const char* disabled; /* NULL, or comma-separated kernel names */
   int32_t threads;      /* for packing; 0: all */
+  /* NULL, or packed weights of the same checkpoint: layers that they hold are mapped instead of packed. May be closed
+   * once the linear is made. */
+  const struct scaledmm_packed* packed;
 } scaledmm_linear_options_t;
-#define SCALEDMM_LINEAR_OPTIONS_INIT {sizeof(scaledmm_linear_options_t), NULL, NULL, NULL, 0}
+#define SCALEDMM_LINEAR_OPTIONS_INIT \
+  { sizeof(scaledmm_linear_options_t), NULL, NULL, NULL, 0, NULL }
 
 /* What a loaded layer is. Strings live as long as the library. */
 typedef struct scaledmm_linear_info {
@@ -112,12 +119,15 @@ typedef struct scaledmm_linear_info {
   int64_t packed_bytes;
   const char* kernel;
   const char* computes; /* w8a8 or w8a16 */
+  int32_t is_mapped;    /* its packed weights lie in a packed file */
 } scaledmm_linear_info_t;
-#define SCALEDMM_LINEAR_INFO_INIT {sizeof(scaledmm_linear_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL}
+#define SCALEDMM_LINEAR_INFO_INIT \
+  { sizeof(scaledmm_linear_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0 }
 
 typedef struct scaledmm_checkpoint scaledmm_checkpoint_t;
 typedef struct scaledmm_linear scaledmm_linear_t;
 typedef struct scaledmm_context scaledmm_context_t;
+typedef struct scaledmm_packed scaledmm_packed_t;
 
 /* Runs fn(context, task) for every task in [0, tasks) on any threads, and returns when all have run. */
 typedef void (*scaledmm_parallel_for_t)(void* pool, int64_t tasks, void (*fn)(void* context, int64_t task),
@@ -143,9 +153,19 @@ scaledmm_status_t scaledmm_linear_create(const scaledmm_layer_desc_t* desc, cons
                                          scaledmm_linear_t** out);
 void scaledmm_linear_destroy(scaledmm_linear_t* linear);
 scaledmm_status_t scaledmm_linear_get_info(const scaledmm_linear_t* linear, scaledmm_linear_info_t* out);
-/* Which kernels could run the layer on this machine and why the others cannot, as text. Writes at most size bytes with the
- * final 0 and the text's length to *length. */
+/* Which kernels could run the layer on this machine and why the others cannot, as text. Writes at most size bytes with
+ * the final 0 and the text's length to *length. */
 scaledmm_status_t scaledmm_linear_explain(const scaledmm_linear_t* linear, char* text, size_t size, size_t* length);
+
+/* Packed weights in a file, so that a second start maps them. Writing: linears of this checkpoint, as they were loaded;
+ * the file appears whole or not at all, and *stored (may be NULL) is how many it holds: kernels without a stored form
+ * are left out. Opening: SCALEDMM_BAD_CHECKPOINT for a broken file and for a stale one, and then *stale (may be NULL)
+ * is 1: write it again. */
+scaledmm_status_t scaledmm_packed_write(const char* file, const scaledmm_checkpoint_t* checkpoint,
+                                        const scaledmm_linear_t* const* linears, int64_t count, int64_t* stored);
+scaledmm_status_t scaledmm_packed_open(const char* file, const scaledmm_checkpoint_t* checkpoint, int32_t* stale,
+                                       scaledmm_packed_t** out);
+void scaledmm_packed_close(scaledmm_packed_t* packed);
 
 /* y[..., n] = x[..., k] W^T (+ bias). */
 scaledmm_status_t scaledmm_linear_apply(const scaledmm_linear_t* linear, const scaledmm_tensor_t* x,

@@ -8,6 +8,7 @@
 #include "scaledmm/dtype.hpp"
 #include "scaledmm/error.hpp"
 #include "scaledmm/linear.hpp"
+#include "scaledmm/packed.hpp"
 #include "scaledmm/quantize.hpp"
 #include "scaledmm/registry.hpp"
 #include "scaledmm/rotate.hpp"

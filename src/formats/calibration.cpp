@@ -141,6 +141,13 @@ Calibration Calibration::load(const std::filesystem::path& file) {
     if (!std::ranges::all_of(in.sum, [](float value) { return std::isfinite(value); })) {
       fail("has a value that is not finite");
     }
+    for (std::int64_t i = 0; i < in.k; ++i) {
+      for (std::int64_t j = 0; j < i; ++j) {
+        if (in.sum[static_cast<std::size_t>(i * in.k + j)] != in.sum[static_cast<std::size_t>(j * in.k + i)]) {
+          fail("is not symmetric at [" + std::to_string(i) + ", " + std::to_string(j) + "]");
+        }
+      }
+    }
     result.readers_[name] = name;
   }
   for (const auto& [layer, name] : source.metadata()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
 #include "formats/config_node.hpp"
@@ -173,16 +174,39 @@ LayerWeights Checkpoint::weights(const LayerRecord& record) const {
   return weights;
 }
 
+std::vector<std::string> Checkpoint::verify(const LayerRecord& record) const {
+  std::vector<std::string> problems;
+  const Report report = [&](const std::string& problem) { problems.push_back(problem); };
+  if (record.quantized) {
+    check_scale_values(*this, record, report);
+    check_weight_values(*this, record, report);
+  } else {
+    for (const std::string& name : {record.weight, record.bias}) {
+      if (!name.empty()) check_finite(*this, *find_tensor(impl_->tensors, name), report);
+    }
+  }
+  return problems;
+}
+
 std::vector<std::string> Checkpoint::verify(const std::function<void(std::size_t, std::size_t)>& progress) const {
   std::vector<std::string> problems;
   const Report report = [&](const std::string& problem) { problems.push_back(problem); };
   const std::vector<LayerRecord>& layers = impl_->table.layers;
+  std::set<std::string_view> checked;  // tensors of layers
+  bool is_quantized = false;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].quantized) {
-      check_scale_values(*this, layers[i], report);
-      check_weight_values(*this, layers[i], report);
-    }
+    const std::vector<std::string> found = verify(layers[i]);
+    problems.insert(problems.end(), found.begin(), found.end());
+    checked.insert({layers[i].weight, layers[i].bias, layers[i].weight_scale, layers[i].input_scale});
+    is_quantized = is_quantized || layers[i].quantized;
     if (progress) progress(i + 1, layers.size());
+  }
+  for (const StoredTensor& tensor : impl_->tensors) {
+    if (!checked.contains(tensor.name)) check_finite(*this, tensor, report);
+  }
+  if (!impl_->quant.method.empty() && !is_quantized) {
+    problems.push_back(escape((impl_->directory / "config.json").string()) + ": quant_method is " +
+                       quote(impl_->quant.method) + ", but no layer is quantized");
   }
   return problems;
 }

@@ -97,6 +97,9 @@ Converter::Converter(const Checkpoint& source, const ConvertOptions& options)
       options_(options),
       storage_(converted_storage(options.scheme)),
       files_(open_weight_files(source.directory())) {
+  if (options.asymmetric_inputs && options.scheme != ConvertScheme::kInt8Channel) {
+    throw InvalidArgument("asymmetric inputs are for INT8: FP8 has no zero point");
+  }
   choose_layers();
   plan_shards();
 }
@@ -283,7 +286,7 @@ void Converter::write(const fs::path& directory) {
     *index.total_size += shards_[i].bytes;
   }
   if (shards_.size() > 1) write_shard_index(directory / kIndexFileName, index);
-  write_file(directory / "config.json", converted_config(source_.config_json(), options_.scheme, dense_));
+  write_file(directory / "config.json", converted_config(source_.config_json(), options_, dense_));
 }
 
 std::vector<ConvertedLayer> Converter::reports() const {

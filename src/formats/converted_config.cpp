@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kBlock = 128;
 
 // compressed-tensors refuses members that it does not know, so nothing beyond these is written.
-Json compressed_tensors(ConvertScheme scheme, const std::vector<std::string>& dense) {
+Json compressed_tensors(ConvertScheme scheme, bool asymmetric_inputs, const std::vector<std::string>& dense) {
   const bool is_int8 = scheme == ConvertScheme::kInt8Channel;
   const char* type = is_int8 ? "int" : "float";
   Json group;
@@ -17,7 +17,7 @@ Json compressed_tensors(ConvertScheme scheme, const std::vector<std::string>& de
   group["weights"] = {
       {"num_bits", 8}, {"type", type}, {"symmetric", true}, {"strategy", "channel"}, {"dynamic", false}};
   group["input_activations"] = {
-      {"num_bits", 8}, {"type", type}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
+      {"num_bits", 8}, {"type", type}, {"symmetric", !asymmetric_inputs}, {"strategy", "token"}, {"dynamic", true}};
   Json config;
   config["quant_method"] = "compressed-tensors";
   config["format"] = is_int8 ? "int-quantized" : "float-quantized";
@@ -61,10 +61,13 @@ Shape converted_scale_shape(ConvertScheme scheme, const QuantizedWeight& weight)
   return {weight.scale_rows, weight.scale_columns};
 }
 
-std::string converted_config(const std::string& config, ConvertScheme scheme, const std::vector<std::string>& dense) {
+std::string converted_config(const std::string& config, const ConvertOptions& options,
+                             const std::vector<std::string>& dense) {
+  const ConvertScheme scheme = options.scheme;
   Json json = parse_json(config, "config.json");
   const bool is_fp8 = scheme == ConvertScheme::kFp8Tensor || scheme == ConvertScheme::kFp8Block;
-  json["quantization_config"] = is_fp8 ? fp8(scheme, dense) : compressed_tensors(scheme, dense);
+  json["quantization_config"] =
+      is_fp8 ? fp8(scheme, dense) : compressed_tensors(scheme, options.asymmetric_inputs, dense);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

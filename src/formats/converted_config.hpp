@@ -26,6 +26,7 @@ Shape converted_scale_shape(ConvertScheme scheme, const QuantizedWeight& weight)
 
 // `config` (config.json's text, of a model that is not quantized) with a quantization_config. `dense` names every
 // linear layer that stays as it is.
-std::string converted_config(const std::string& config, ConvertScheme scheme, const std::vector<std::string>& dense);
+std::string converted_config(const std::string& config, const ConvertOptions& options,
+                             const std::vector<std::string>& dense);
 
 }  // namespace scaledmm

@@ -1,6 +1,7 @@
 // rotate(): every tensor of a plain decoder has a part, by its name, and each part a formula.
 #include "scaledmm/rotate.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -40,9 +41,14 @@ enum class Part {
   kUntouched,
 };
 
+// Which side of a tensor carries the channels that down_proj reads.
+enum class Channels { kNone, kRows, kColumns };
+
 struct Role {
   Part part;
   std::string gain;  // the norm in front of it
+  Channels channels = Channels::kNone;
+  std::string down = {};  // the layer that reads those channels
 };
 
 Role role_of(const std::string& name, const fs::path& directory) {
@@ -72,8 +78,12 @@ Role role_of(const std::string& name, const fs::path& directory) {
     throw Unsupported(escape(directory.string()) + ": tensor " + quote(name) +
                       " is none of a plain decoder's that could be rotated");
   }
+  const std::string prefix = name.substr(0, dot + 1);
   const std::string gain = found->second.second;
-  return {found->second.first, gain.empty() ? gain : name.substr(0, dot + 1) + gain};
+  Role role{found->second.first, gain.empty() ? gain : prefix + gain, Channels::kNone, prefix + "mlp.down_proj"};
+  if (found->first == "mlp.down_proj.weight") role.channels = Channels::kColumns;
+  if (found->first.starts_with("mlp.up_proj.")) role.channels = Channels::kRows;
+  return role;
 }
 
 class Rotator {
@@ -93,6 +103,9 @@ class Rotator {
   std::int64_t size(const char* key) const;
   RowMatrix load(const std::string& name, std::int64_t rows, std::int64_t columns) const;
   RowMatrix rotated(const Target& target) const;
+  // s_j of the inputs of `down`: see rotate.hpp.
+  Eigen::ArrayXf smoothing_scales(const std::string& down) const;
+  void smooth(const Role& role, RowMatrix& w) const;
   // `values` of every block of a head's rows from the left by R^T: W -> (I (x) R^T) W.
   void rotate_heads(RowMatrix& w) const;
   void write_file_of(const fs::path& file, const std::vector<Target>& targets);
@@ -205,6 +218,36 @@ RowMatrix Rotator::rotated(const Target& target) const {
   return load(target.source, -1, -1);
 }
 
+Eigen::ArrayXf Rotator::smoothing_scales(const std::string& down) const {
+  const RowMatrix w = load(down + ".weight", hidden_, -1);
+  const Calibration& calibration = *options_.calibration;
+  const std::string_view input = calibration.input_of(down);
+  if (input.empty()) throw InvalidArgument("the calibration has no input of layer " + quote(down));
+  if (calibration.size(input) != w.cols()) {
+    throw InvalidArgument("the calibrated input of layer " + quote(down) + " has K = " +
+                          std::to_string(calibration.size(input)) + ", its weight " + std::to_string(w.cols()));
+  }
+  const std::vector<float> gram = calibration.gram(input);
+  const Eigen::ArrayXf inputs = Eigen::Map<const RowMatrix>(gram.data(), w.cols(), w.cols()).diagonal().array();
+  const Eigen::ArrayXf weights = w.colwise().squaredNorm().transpose().array();
+  const auto is_used =
+      inputs > 0.0f && weights > 0.0f;  // a channel that is never read or never written keeps its scale
+  Eigen::ArrayXf logarithms = is_used.select((inputs / weights).log() * 0.25f, 0.0f);
+  logarithms -= logarithms.mean();
+  return logarithms.exp();
+}
+
+void Rotator::smooth(const Role& role, RowMatrix& w) const {
+  if (options_.calibration == nullptr || role.channels == Channels::kNone) return;
+  const Eigen::ArrayXf scales = smoothing_scales(role.down);
+  if (role.channels == Channels::kColumns) {
+    w = w * scales.matrix().asDiagonal();
+    return;
+  }
+  Eigen::Map<RowMatrix> rows(w.data(), scales.size(), w.size() / scales.size());  // a bias is a row of its own
+  rows = scales.inverse().matrix().asDiagonal() * rows;
+}
+
 void Rotator::write_file_of(const fs::path& file, const std::vector<Target>& targets) {
   std::vector<TensorDeclaration> declarations;
   std::map<std::string_view, const Target*> by_name;
@@ -215,7 +258,9 @@ void Rotator::write_file_of(const fs::path& file, const std::vector<Target>& tar
   }
   SafetensorsWriter writer(file, std::move(declarations));
   for (const TensorDeclaration& tensor : writer.order()) {
-    const RowMatrix values = rotated(*by_name.at(tensor.name));
+    const Target& target = *by_name.at(tensor.name);
+    RowMatrix values = rotated(target);
+    smooth(target.role, values);
     const DType dtype = *tensor.stored->dtype;
     std::vector<std::byte> bytes(static_cast<std::size_t>(values.size() * size_bytes(dtype)));
     for (std::int64_t i = 0; i < values.size(); ++i) store_f32(values.data()[i], bytes.data(), dtype, i);
@@ -237,6 +282,11 @@ void Rotator::write(const fs::path& directory) {
   if (embedding == nullptr || !source_.has_tensor(kLastNormName)) {
     throw CheckpointError(escape(source_.directory().string()) + ": has no tensor " +
                           quote(embedding == nullptr ? kEmbeddingName : kLastNormName));
+  }
+  if (std::ranges::none_of(source_.tensors(), [&](const StoredTensor& stored) {
+        return role_of(stored.name, source_.directory()).part == Part::kReader;
+      })) {
+    throw CheckpointError(escape(source_.directory().string()) + ": has no layer that reads the residual stream");
   }
   if (!source_.has_tensor(kHeadName)) {
     by_file[embedding->file].push_back(

@@ -174,6 +174,18 @@ void check_scale_values(const Checkpoint& checkpoint, const LayerRecord& record,
   }
 }
 
+void check_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Report& report) {
+  if (!tensor.dtype || !is_float16_or_32(*tensor.dtype)) return;
+  const ConstTensorView view = checkpoint.tensor(tensor.name);
+  const std::int64_t elements = view.shape.elements();
+  Faults faults;
+  for (std::int64_t i = 0; i < elements; ++i) {
+    if (!std::isfinite(load_f32(view.data, view.dtype, i))) faults.add(i);
+  }
+  if (faults.count == 0) return;
+  report(where(tensor) + ": element " + index_text(tensor.shape, faults.first) + " is not finite" + faults.more());
+}
+
 void check_weight_values(const Checkpoint& checkpoint, const LayerRecord& record, const Report& report) {
   const ConstTensorView weight = checkpoint.tensor(record.weight);
   if (is_fp8(weight.dtype)) {
@@ -205,17 +217,7 @@ void check_weight_values(const Checkpoint& checkpoint, const LayerRecord& record
              faults.more());
     }
   }
-  if (!record.bias.empty()) {
-    const ConstTensorView bias = checkpoint.tensor(record.bias);
-    Faults faults;
-    for (std::int64_t i = 0; i < record.n; ++i) {
-      if (!std::isfinite(load_f32(bias.data, bias.dtype, i))) faults.add(i);
-    }
-    if (faults.count != 0) {
-      report(where(stored(checkpoint, record.bias)) + ": element " + index_text(bias.shape, faults.first) +
-             " is not finite" + faults.more());
-    }
-  }
+  if (!record.bias.empty()) check_finite(checkpoint, stored(checkpoint, record.bias), report);
 }
 
 }  // namespace scaledmm

@@ -15,6 +15,9 @@ using Report = std::function<void(const std::string& problem)>;
 // symmetric. Reads the weights only under a scale of 0.
 void check_scale_values(const Checkpoint& checkpoint, const LayerRecord& record, const Report& report);
 
+// No NaN and no infinity in a tensor; one that is not bf16, f16 or f32 has none.
+void check_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Report& report);
+
 // No weight code that is NaN or infinite; scales that are powers of two where that is promised; a finite bias.
 void check_weight_values(const Checkpoint& checkpoint, const LayerRecord& record, const Report& report);
 
