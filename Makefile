@@ -23,7 +23,7 @@ test-vllm: install
 	tools/test_vllm.sh
 
 bench: build
-	build/release/scaledmm bench
+	build/release/scaledmm bench --output build/bench.json --html build/bench.html
 
 install:
 	tools/install.sh

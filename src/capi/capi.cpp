@@ -6,6 +6,7 @@
 
 #include "capi/convert_desc.hpp"
 #include "scaledmm/error.hpp"
+#include "scaledmm/packed.hpp"
 #include "scaledmm/registry.hpp"
 #include "scaledmm/version.hpp"
 
@@ -17,6 +18,9 @@ struct scaledmm_linear {
 };
 struct scaledmm_context {
   scaledmm::Context value;
+};
+struct scaledmm_packed {
+  std::shared_ptr<const scaledmm::PackedFile> value;
 };
 
 namespace scaledmm {
@@ -63,7 +67,10 @@ T& required(T* pointer, const char* what) {
 
 LinearOptions options_or_default(const scaledmm_linear_options_t* options) {
   const scaledmm_linear_options_t defaults = SCALEDMM_LINEAR_OPTIONS_INIT;
-  return options_of(options == nullptr ? defaults : sized_copy(options, defaults, "options"));
+  const scaledmm_linear_options_t copy = options == nullptr ? defaults : sized_copy(options, defaults, "options");
+  LinearOptions result = options_of(copy);
+  if (copy.packed != nullptr) result.packed = copy.packed->value;
+  return result;
 }
 
 // Kernel texts are literals: views that end in a zero byte.
@@ -101,9 +108,8 @@ scaledmm_status_t scaledmm_checkpoint_open(const char* directory, scaledmm_check
 void scaledmm_checkpoint_close(scaledmm_checkpoint_t* checkpoint) { delete checkpoint; }
 
 scaledmm_status_t scaledmm_checkpoint_layer_count(const scaledmm_checkpoint_t* checkpoint, int64_t* out) {
-  return guarded([&] {
-    required(out, "out") = static_cast<int64_t>(required(checkpoint, "checkpoint").value.layers().size());
-  });
+  return guarded(
+      [&] { required(out, "out") = static_cast<int64_t>(required(checkpoint, "checkpoint").value.layers().size()); });
 }
 
 scaledmm_status_t scaledmm_checkpoint_layer_name(const scaledmm_checkpoint_t* checkpoint, int64_t index,
@@ -121,9 +127,8 @@ scaledmm_status_t scaledmm_linear_load(const scaledmm_checkpoint_t* checkpoint, 
                                        const scaledmm_linear_options_t* options, scaledmm_linear_t** out) {
   return guarded([&] {
     required(out, "out") = nullptr;
-    *out = new scaledmm_linear{scaledmm::Linear::load(required(checkpoint, "checkpoint").value,
-                                                      &required(layer, "layer"),
-                                                      scaledmm::options_or_default(options))};
+    *out = new scaledmm_linear{scaledmm::Linear::load(
+        required(checkpoint, "checkpoint").value, &required(layer, "layer"), scaledmm::options_or_default(options))};
   });
 }
 
@@ -160,6 +165,7 @@ scaledmm_status_t scaledmm_linear_get_info(const scaledmm_linear_t* linear, scal
     info.packed_bytes = value.layer().packed().size_bytes();
     info.kernel = scaledmm::c_string(kernel.name);
     info.computes = scaledmm::c_string(kernel.computes);
+    info.is_mapped = value.is_mapped() ? 1 : 0;
     std::memcpy(out, &info, std::min<std::size_t>(size, sizeof info));
   });
 }
@@ -184,6 +190,36 @@ scaledmm_status_t scaledmm_linear_apply(const scaledmm_linear_t* linear, const s
     required(linear, "linear").value.apply(x_view, y_view, required(context, "context").value);
   });
 }
+
+scaledmm_status_t scaledmm_packed_write(const char* file, const scaledmm_checkpoint_t* checkpoint,
+                                        const scaledmm_linear_t* const* linears, int64_t count, int64_t* stored) {
+  return guarded([&] {
+    if (count < 0) throw scaledmm::InvalidArgument("count is " + std::to_string(count));
+    std::vector<const scaledmm::Linear*> layers;
+    if (count > 0) required(linears, "linears");
+    for (int64_t i = 0; i < count; ++i) layers.push_back(&required(linears[i], "a linear").value);
+    const scaledmm::PackedFileReport report =
+        scaledmm::write_packed(&required(file, "file"), required(checkpoint, "checkpoint").value, layers);
+    if (stored != nullptr) *stored = static_cast<int64_t>(report.layers.size());
+  });
+}
+
+scaledmm_status_t scaledmm_packed_open(const char* file, const scaledmm_checkpoint_t* checkpoint, int32_t* stale,
+                                       scaledmm_packed_t** out) {
+  return guarded([&] {
+    required(out, "out") = nullptr;
+    if (stale != nullptr) *stale = 0;
+    try {
+      *out = new scaledmm_packed{std::make_shared<const scaledmm::PackedFile>(
+          scaledmm::PackedFile::open(&required(file, "file"), required(checkpoint, "checkpoint").value))};
+    } catch (const scaledmm::StalePackedFile&) {
+      if (stale != nullptr) *stale = 1;
+      throw;
+    }
+  });
+}
+
+void scaledmm_packed_close(scaledmm_packed_t* packed) { delete packed; }
 
 scaledmm_status_t scaledmm_context_create(int32_t threads, scaledmm_parallel_for_t parallel_for, void* pool,
                                           scaledmm_context_t** out) {
