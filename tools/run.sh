@@ -39,7 +39,7 @@ for scheme in "${outdated[@]}"; do
     "$scaledmm" rotate "$models/bf16" "$models/rotated" --calibration "$calibration"
     calibrate "$models/rotated" "$rotated_calibration"
     "$scaledmm" convert "$models/rotated" "$models/int8" --scheme int8 --asymmetric-inputs \
-      --calibration "$rotated_calibration" --ignore 're:model\.layers\.([0-4]|11|2[2-9])\.mlp\.down_proj'
+      --calibration "$rotated_calibration" --ignore 're:model\.layers\.([0-5]|8|9|1[018]|2[0-9])\.mlp\.down_proj'
   else
     "$scaledmm" convert "$models/bf16" "$models/$scheme" --scheme "$scheme" --calibration "$calibration"
   fi

@@ -153,7 +153,7 @@ int run_main(int argc, char** argv) {
   const auto add_model = [&](CLI::App* sub) {
     const std::map<std::string, DenseMath> kinds{{"f32", DenseMath::kF32}, {"bf16", DenseMath::kBF16}};
     sub->add_option("model", options.folder, "model folder")->required();
-    sub->add_option("--dense", options.dense, "how a checkpoint without quantization runs: f32 or bf16")
+    sub->add_option("--dense", options.dense, "how layers without quantization run: f32 or bf16")
         ->transform(CLI::CheckedTransformer(kinds));
     sub->add_option("--device", options.device, "where the linear layers of a quantized checkpoint run: cpu or cuda")
         ->capture_default_str();

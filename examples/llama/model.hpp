@@ -18,8 +18,8 @@ namespace llama {
 
 class Model {
  public:
-  // A folder written by prepare_model.py or `scaledmm convert`. `dense` says how a checkpoint without quantization
-  // runs. With `calibration`, which must outlive the model, every call adds what the linear layers read. `linears` is
+  // A folder written by prepare_model.py or `scaledmm convert`. `dense` says how layers without quantization
+  // run. With `calibration`, which must outlive the model, every call adds what the linear layers read. `linears` is
   // where the linear layers of a quantized checkpoint run; all else runs on the CPU.
   // Errors: those of scaledmm::Checkpoint and scaledmm::Linear.
   static Model load(const std::filesystem::path& folder, DenseMath dense, scaledmm::Context& context,

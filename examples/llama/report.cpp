@@ -70,7 +70,7 @@ std::vector<Row> load_rows(const ReportOptions& options, scaledmm::Context& cont
   };
   add("f32", "bf16", DenseMath::kF32);
   add("bf16", "bf16", DenseMath::kBF16);
-  for (const char* scheme : {"int8", "fp8", "fp8-channel", "fp8-block"}) add(scheme, scheme, DenseMath::kF32);
+  for (const char* scheme : {"int8", "fp8", "fp8-channel", "fp8-block"}) add(scheme, scheme, DenseMath::kBF16);
   return rows;
 }
 
