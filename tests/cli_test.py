@@ -233,9 +233,10 @@ class Usage(Case):
         self.fails(2, "run", "a", "--input", "x")
 
     def test_a_full_standard_output_exits_with_4(self):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([BINARY, "devices"], stdout=full, stderr=subprocess.PIPE, text=True)
-        self.assertEqual(done.returncode, 4, done.stderr)
+        for argument in ("devices", "--help", "--version"):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([BINARY, argument], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 4, done.stderr)
 
     def test_devices(self):
         document = self.as_json("devices")

@@ -60,9 +60,9 @@ struct GemmArguments {
   void* y;            // [M, N] of y_type, rows y_stride elements apart; any stride, aligned to its elements
   GemmOutput y_type;
   std::int64_t y_stride;
-  const std::int32_t* x_zero_point;  // INT8: null (symmetric), [M] if per token, else one value; any values if
+  const std::int32_t* x_zero_point;  // INT8: null (symmetric), [M] if per token, else one value; any int32 if
   bool x_zero_point_per_token;
-  bool x_zero_point_any;             // this is set, else -128..127
+  bool x_zero_point_any;             // this is set, else in the range of int8
   const std::int32_t* w_column_sum;  // INT8 with zero points: [N], sum over k of w[n, k]
   GemmAccumulate accumulate;
   const FusedRows* fused;  // or null; M <= kMaxFusedRows

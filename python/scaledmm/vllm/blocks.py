@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import torch
+
+from scaledmm.vllm.wrapping import wrap_once
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _HEIGHT = "scaledmm_block_height"  # attribute of a layer whose scales were made anew
@@ -38,24 +39,21 @@ def block_height(layer: torch.nn.Module, block_n: int) -> int:
 
 def keep_block_scales(method: type, kernel_class: type) -> bool:
     """Wraps method.create_weights for layers on `kernel_class`. False: it was wrapped before."""
-    original = method.create_weights  # type: ignore[attr-defined]
-    if getattr(original, "_scaledmm", False):
-        return False
 
-    @wraps(original)
-    def create_weights(self: Any, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        original(self, layer, *args, **kwargs)
-        kernel = getattr(self, "fp8_linear", None)
-        widths = list(getattr(layer, "logical_widths", []))
-        if not isinstance(kernel, kernel_class) or len(widths) < 2:
-            return
-        block_n = kernel.config.weight_quant_key.scale.group_shape[0]  # type: ignore[attr-defined]
-        if any(width % block_n for width in widths):
-            _lower_blocks(layer, widths, block_n)
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def create_weights(self: Any, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(self, layer, *args, **kwargs)
+            kernel = getattr(self, "fp8_linear", None)
+            widths = list(getattr(layer, "logical_widths", []))
+            if not isinstance(kernel, kernel_class) or len(widths) < 2:
+                return
+            block_n = kernel.config.weight_quant_key.scale.group_shape[0]  # type: ignore[attr-defined]
+            if any(width % block_n for width in widths):
+                _lower_blocks(layer, widths, block_n)
 
-    create_weights._scaledmm = True  # type: ignore[attr-defined]
-    method.create_weights = create_weights  # type: ignore[attr-defined]
-    return True
+        return create_weights
+
+    return wrap_once(method, "create_weights", wrapper)
 
 
 def _lower_blocks(layer: torch.nn.Module, widths: Sequence[int], block_n: int) -> None:

@@ -7,10 +7,11 @@ because its kernels take one scale. Ours take them all: weights stay as the chec
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
+
+from scaledmm.vllm.wrapping import wrap_once
 
 
 def _loaded_scales(scale: torch.Tensor) -> torch.Tensor:
@@ -23,40 +24,34 @@ def _loaded_scales(scale: torch.Tensor) -> torch.Tensor:
 
 def keep_part_scales(method: type, kernel_class: type, is_per_tensor: Callable[[Any], bool]) -> bool:
     """Wraps method.process_weights_after_loading for layers on `kernel_class`. False: it was wrapped before."""
-    original = method.process_weights_after_loading  # type: ignore[attr-defined]
-    if getattr(original, "_scaledmm", False):
-        return False
 
-    @wraps(original)
-    def process_weights_after_loading(self: Any, layer: Any) -> None:
-        kernel = getattr(self, "fp8_linear", None)
-        if not isinstance(kernel, kernel_class) or not is_per_tensor(self):
-            original(self, layer)
-            return
-        scale = torch.nn.Parameter(_loaded_scales(layer.weight_scale.data), requires_grad=False)
-        layer.register_parameter("weight_scale", scale)
-        if not hasattr(layer, "input_scale"):
-            layer.input_scale = None
-        kernel.pack_stored(layer, layer.weight)  # type: ignore[attr-defined]
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def process_weights_after_loading(self: Any, layer: Any) -> None:
+            kernel = getattr(self, "fp8_linear", None)
+            if not isinstance(kernel, kernel_class) or not is_per_tensor(self):
+                original(self, layer)
+                return
+            scale = torch.nn.Parameter(_loaded_scales(layer.weight_scale.data), requires_grad=False)
+            layer.register_parameter("weight_scale", scale)
+            if not hasattr(layer, "input_scale"):
+                layer.input_scale = None
+            kernel.pack_stored(layer, layer.weight)  # type: ignore[attr-defined]
 
-    process_weights_after_loading._scaledmm = True  # type: ignore[attr-defined]
-    method.process_weights_after_loading = process_weights_after_loading  # type: ignore[attr-defined]
-    return True
+        return process_weights_after_loading
+
+    return wrap_once(method, "process_weights_after_loading", wrapper)
 
 
 def skip_dequantizing(method: type, kernel_class: type) -> bool:
     """Wraps method.apply, which under VLLM_BATCH_INVARIANT reads the plain weight: our kernels are batch invariant."""
-    original = method.apply  # type: ignore[attr-defined]
-    if getattr(original, "_scaledmm", False):
-        return False
 
-    @wraps(original)
-    def apply(self: Any, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        kernel: Any = self.fp8_linear
-        if isinstance(kernel, kernel_class):
-            return kernel.apply_weights(layer, x, bias)  # type: ignore[attr-defined]
-        return original(self, layer, x, bias)
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            kernel: Any = self.fp8_linear
+            if isinstance(kernel, kernel_class):
+                return kernel.apply_weights(layer, x, bias)  # type: ignore[attr-defined]
+            return original(self, layer, x, bias)
 
-    apply._scaledmm = True  # type: ignore[attr-defined]
-    method.apply = apply  # type: ignore[attr-defined]
-    return True
+        return apply
+
+    return wrap_once(method, "apply", wrapper)
