@@ -41,6 +41,7 @@ std::vector<GemmPlan> plans_for(const LayerShape& s, const cuda::GemmWeights& w)
   for (const int interval : {1, 0}) {
     if (int8 && interval != 0) continue;
     if (interval == 0) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, true, 0});
+    plans.push_back({Kernel::kTile, 128, 64, 1, 8, 1, false, interval});
     for (const int split : {1, 2}) {
       if (s.k > 256 * (split - 1)) plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, false, interval});
       if (split == 1 && interval == 1) {

@@ -4,14 +4,16 @@
     torch_peers.py MODULE.so FILE.json [--shape M,N,K]...
 
 The CUDA module is called through its table (src/cuda/module_api.hpp), PyTorch by its operators. Each contender is a
-CUDA graph of calls that rotate over more weights than the L2 holds; they take turns in 13 rounds; medians. Activations
-and weights are normal random numbers, quantized; results are compared once before anything is timed.
+CUDA graph of calls that rotate over more weights than the L2 holds; they take turns in 13 rounds, in random order;
+medians. Activations and weights are normal random numbers, quantized; results are compared once before anything is
+timed.
 """
 
 import argparse
 import ctypes as c
 import json
 import pathlib
+import random
 import re
 import statistics
 import sys
@@ -209,8 +211,10 @@ def time_in_turn(row: Row, calls: dict) -> dict:
                 call(i % len(row.w))
     times = {name: [] for name in calls}
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    order, shuffle = list(graphs.items()), random.Random(1).shuffle
     for turn in range(-2, ROUNDS):
-        for name, graph in graphs.items():
+        shuffle(order)
+        for name, graph in order:
             start.record()
             graph.replay()
             stop.record()

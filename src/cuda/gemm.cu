@@ -144,6 +144,15 @@ GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, int runs,
   return plan;
 }
 
+// Whether tiles of 128 x 64 take fewer turns of all SMs, at their price of 15 % a column: 128 x 4096 x 4096 takes 7.8
+// us with 64 of them, and 12.2 with 32 of 128 x 128. Not for half of their rows (64 x 4096 x 4096: 10.4 us,
+// gemm_swap 8.3), nor where CTAs may share a long K, which moves fewer bytes.
+bool prefers_narrow(const GemmWeights& w, std::int64_t m, bool may_split) {
+  if (m <= 64 || (may_split && w.k > 8192)) return false;
+  const auto turns = [&](int columns) { return divide_up(divide_up(m, 128) * divide_up(w.n, columns), w.sm_count); };
+  return 115 * turns(64) < 200 * turns(128);
+}
+
 GemmPlan tile_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_split) {
   const std::int64_t tiles = divide_up(m, 128) * divide_up(w.n, 128);
   const bool split = may_split && tiles * 2 <= w.sm_count && w.k >= 4096;
@@ -213,8 +222,8 @@ FusedQuantize fused_quantize(const GemmArguments& a) {
 cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFunction& f, cudaStream_t stream) {
   const GemmWeights& w = *a.weights;
   CUtensorMap map_w, map_x;
-  const int* known = std::find(w.map_rows, w.map_rows + 3, plan.rows);
-  if (known != w.map_rows + 3) {
+  const int* known = std::find(w.map_rows, w.map_rows + 4, plan.rows);
+  if (known != w.map_rows + 4) {
     std::memcpy(&map_w, w.maps[known - w.map_rows], sizeof map_w);
   } else if (cudaError_t error = encode_codes(&map_w, w.codes, w.k, w.n, w.pitch, plan.rows); error != cudaSuccess) {
     return error;
@@ -253,12 +262,12 @@ cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFun
 cudaError_t run_tile(const GemmArguments& a, const GemmPlan& plan, const GemmFunction& f, cudaStream_t stream) {
   const GemmWeights& w = *a.weights;
   CUtensorMap map_w, map_x, map_y{};
-  std::memcpy(&map_w, w.maps[0], sizeof map_w);
+  std::memcpy(&map_w, w.maps[plan.cols == 128 ? 0 : 3], sizeof map_w);
   cudaError_t error = encode_codes(&map_x, a.x, w.k, a.m, a.x_pitch, 128);
   if (error != cudaSuccess) return error;
   TileProblem p{make_epilogue(a)};
   p.tiles_m = static_cast<int>(divide_up(a.m, 128));
-  p.tiles_n = static_cast<int>(divide_up(w.n, 128));
+  p.tiles_n = static_cast<int>(divide_up(w.n, plan.cols));
   const int unit = f.interval == 1 ? 2 : 1;  // TileShape::kUnit
   p.k_units = static_cast<int>(divide_up(w.k, 128 * unit));
   p.middle = middle_block(w.k, unit) / unit;
@@ -272,11 +281,15 @@ cudaError_t run_tile(const GemmArguments& a, const GemmPlan& plan, const GemmFun
     if (error != cudaSuccess) return error;
   }
   const std::int64_t tiles = static_cast<std::int64_t>(p.tiles_m) * p.tiles_n;
-  if ((plan.split > 1 && (plan.turns || p.middle >= p.k_units)) || tiles > INT_MAX / 8) return cudaErrorInvalidValue;
+  if ((plan.split > 1 && (plan.turns || plan.cols != 128 || p.middle >= p.k_units)) || tiles > INT_MAX / 8) {
+    return cudaErrorInvalidValue;
+  }
   const int blocks = plan.split > 1 ? static_cast<int>(tiles) * plan.split
                                     : static_cast<int>(std::min<std::int64_t>(tiles, w.sm_count));
-  using Apart = TileShape<1, false, true, true>;
-  using Together = TileShape<1, false, false, false>;
+  using Apart = TileShape<1, false, true, true, 128>;
+  using Together = TileShape<1, false, false, false, 128>;
+  using Narrow = TileShape<1, false, false, false, 64>;
+  static_assert(Narrow::kSharedBytes <= Together::kSharedBytes && Narrow::kThreads == Together::kThreads);
   const bool apart = f.interval == 1 && f.turns;
   const int shared = apart || f.runs ? Apart::kSharedBytes : Together::kSharedBytes;
   const Launch launch(blocks, apart ? Apart::kThreads : Together::kThreads, shared, plan.split, a.overlap_previous,
@@ -316,8 +329,8 @@ cudaError_t prepare_gemm_weights(GemmType type, const void* codes, std::int64_t 
   if (error != cudaSuccess) return error;
   if (major != 9 || minor != 0) return cudaErrorInvalidDevice;
   *weights = {type,  codes,    n,  k,
-              pitch, sm_count, {}, {128, balanced_rows(n, sm_count, 64), balanced_rows(n, sm_count, 128)}};
-  for (int i = 0; i < 3; ++i) {
+              pitch, sm_count, {}, {128, balanced_rows(n, sm_count, 64), balanced_rows(n, sm_count, 128), 64}};
+  for (int i = 0; i < 4; ++i) {
     error = encode_codes(weights->maps[i], codes, k, n, pitch, weights->map_rows[i]);
     if (error != cudaSuccess) return error;
   }
@@ -342,7 +355,10 @@ GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumu
   const int runs = promoted ? gemm_runs(weights.n, weights.k) : 1;
   const bool may_split = !promoted || runs == 2;
   const bool few = m <= 64 || (m <= 128 && rows_of_split(weights, may_split) > 0);
-  GemmPlan plan = few ? swap_plan(weights, m, promoted, runs, may_split) : tile_plan(weights, m, promoted, may_split);
+  GemmPlan plan = runs == 1 && prefers_narrow(weights, m, may_split)
+                      ? GemmPlan{Kernel::kTile, 128, 64, 1, 8, 1, false, promoted}
+                  : few ? swap_plan(weights, m, promoted, runs, may_split)
+                        : tile_plan(weights, m, promoted, may_split);
   plan.runs = runs;
   return plan;
 }

@@ -37,8 +37,8 @@ struct GemmWeights {
   std::int64_t n, k;                       // K as in the checkpoint
   std::int64_t pitch;                      // bytes, a multiple of 16, at least K; the bytes behind K are never used
   int sm_count;                            // of the device that was current
-  alignas(64) unsigned char maps[3][128];  // tensor maps, one for each height of tile
-  int map_rows[3];
+  alignas(64) unsigned char maps[4][128];  // tensor maps, one for each height of tile
+  int map_rows[4];
 };
 
 // Fills `weights` for the current device and loads the kernels, so that later calls can be captured.
@@ -84,7 +84,7 @@ struct GemmPlan {
   enum class Kernel { kTile, kSwap };
   Kernel kernel;
   int rows;    // rows of w (kSwap: a multiple of 8 up to 128) or x (kTile: 128) of one tile
-  int cols;    // rows of x (kSwap: 8, 16, 32, 64 or 128) or w (kTile: 128) of one tile
+  int cols;    // rows of x (kSwap: 8, 16, 32, 64 or 128) or w (kTile: 64 or 128) of one tile
   int split;   // CTAs of a cluster that take a run of K each: 1 or 2
   int stages;  // depth of the ring of operands
   int boxes;   // kSwap: blocks of 128 of K in a stage

@@ -9,16 +9,16 @@ namespace {
 constexpr auto kTile = GemmPlan::Kernel::kTile;
 constexpr auto kSwap = GemmPlan::Kernel::kSwap;
 
-template <int kInterval, bool kTurns, bool kApart = false, bool kTwoRuns = false>
+template <int kInterval, bool kTurns, bool kApart = false, bool kTwoRuns = false, int kColumns = 128>
 GemmFunction tile() {
   return {kTile,
           128,
-          128,
+          kColumns,
           kInterval,
           kTurns || kApart,
           kTwoRuns,
           false,
-          reinterpret_cast<const void*>(&gemm_tile<float, kInterval, kTurns, kApart, kTwoRuns>)};
+          reinterpret_cast<const void*>(&gemm_tile<float, kInterval, kTurns, kApart, kTwoRuns, kColumns>)};
 }
 
 template <int kColumns, int kGroups, int kInterval, bool kQuantize = false>
@@ -36,7 +36,9 @@ const GemmFunction* gemm_functions_fp8() {
                                            tile<1, false, false, true>(),
                                            tile<1, false, true>(),
                                            tile<1, false, true, true>(),
+                                           tile<1, false, false, false, 64>(),
                                            tile<0, false>(),
+                                           tile<0, false, false, false, 64>(),
                                            tile<0, true>(),
                                            swap<8, 1, 1>(),
                                            swap<8, 1, 0>(),

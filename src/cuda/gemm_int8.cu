@@ -9,10 +9,12 @@ namespace {
 constexpr auto kTile = GemmPlan::Kernel::kTile;
 constexpr auto kSwap = GemmPlan::Kernel::kSwap;
 
-template <bool kTurns>
+template <bool kTurns, int kColumns = 128>
 GemmFunction tile() {
-  return {kTile,  128,   128,   0,
-          kTurns, false, false, reinterpret_cast<const void*>(&gemm_tile<std::int32_t, 0, kTurns, false, false>)};
+  return {kTile,    128,
+          kColumns, 0,
+          kTurns,   false,
+          false,    reinterpret_cast<const void*>(&gemm_tile<std::int32_t, 0, kTurns, false, false, kColumns>)};
 }
 
 template <int kColumns, int kGroups, bool kQuantize = false>
@@ -26,19 +28,13 @@ GemmFunction swap() {
 }  // namespace
 
 const GemmFunction* gemm_functions_int8() {
-  static const GemmFunction functions[] = {tile<false>(),
-                                           tile<true>(),
-                                           swap<8, 1>(),
-                                           swap<8, 1, true>(),
-                                           swap<16, 1>(),
-                                           swap<16, 1, true>(),
-                                           swap<32, 1>(),
-                                           swap<32, 2>(),
-                                           swap<64, 1>(),
-                                           swap<64, 2>(),
-                                           swap<128, 2>(),
-                                           swap<128, 1>(),
-                                           {kTile, 0, 0, 0, false, false, false, nullptr}};
+  static const GemmFunction functions[] = {tile<false>(),       tile<false, 64>(),
+                                           tile<true>(),        swap<8, 1>(),
+                                           swap<8, 1, true>(),  swap<16, 1>(),
+                                           swap<16, 1, true>(), swap<32, 1>(),
+                                           swap<32, 2>(),       swap<64, 1>(),
+                                           swap<64, 2>(),       swap<128, 2>(),
+                                           swap<128, 1>(),      {kTile, 0, 0, 0, false, false, false, nullptr}};
   return functions;
 }
 

@@ -8,7 +8,7 @@ namespace scaledmm::cuda {
 struct GemmFunction {
   GemmPlan::Kernel kernel;
   int rows;      // kTile: 128; kSwap: 64 or 128, the rows of w that its warpgroups multiply
-  int cols;      // kTile: 128; kSwap: rows of x
+  int cols;      // kTile: rows of w; kSwap: rows of x
   int interval;  // 0: accumulators run over all of K
   bool turns;    // kTile: outputs are stored while the next tile is multiplied
   bool runs;     // kTile: one CTA computes two runs of K

@@ -316,7 +316,7 @@ struct SwapKernel {
   }
 
   static __device__ __forceinline__ void consume(const SwapProblem& p, Ring ring, int rank) {
-    const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+    const int group = sm90::warpgroup(), lane = threadIdx.x % 32;
     const int local = 16 * (threadIdx.x / 32) + lane / 4;  // groups and warps are 64 and 16 rows apart
     const bool leader = threadIdx.x % 128 == 0;
     sm90::wait_for_previous_kernel();

@@ -1,4 +1,5 @@
-// GEMM of many rows: tiles of 128 rows of x by 128 rows of w, one persistent CTA an SM.
+// GEMM of many rows: tiles of 128 rows of x by 128 rows of w (or 64, where few tiles would leave SMs idle), one
+// persistent CTA an SM.
 //   Warpgroup 0 fetches blocks of 128 of K through the copy engine into a ring; warpgroups 1 and 2 multiply, each half
 //   of the rows of a tile, and store through shared memory and the copy engine while the ring fills for the next tile.
 //   kTurns: they take whole tiles in turn, so that one stores while the other keeps the tensor core busy. One warpgroup
@@ -28,18 +29,19 @@ struct TileProblem {
   bool store_boxes;  // the map of y is valid
 };
 
-template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns>
+template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns, int kTileColumns>
 struct TileKernel {
-  using Shape = TileShape<kInterval, kTurns, kApart, kTwoRuns>;
+  using Shape = TileShape<kInterval, kTurns, kApart, kTwoRuns, kTileColumns>;
   using Ring = TileRing<Shape>;
   using Consumer = TileConsumer<Sum, Shape>;
   static constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns, kHalves = Shape::kHalves;
+  static constexpr int kCount = Shape::kCount;
   static constexpr int kUnit = Shape::kUnit, kStages = Shape::kStages, kStageBytes = Shape::kStageBytes;
   static constexpr int kRowBytes = Shape::kRowBytes, kXBytes = Shape::kXBytes;
   static constexpr int kStagingBytes = Shape::kStagingBytes, kTermsBytes = Shape::kTermsBytes;
   static constexpr int kConsumers = 256;
   static constexpr int kPartialPitch = Shape::kPartialPitch;
-  static constexpr bool kMaySplit = !kTurns && !kApart && !kTwoRuns;
+  static constexpr bool kMaySplit = !kTurns && !kApart && !kTwoRuns && kColumns == 128;
 
   struct Tile {
     int m, n;
@@ -168,10 +170,10 @@ struct TileKernel {
   template <bool kWide>
   static __device__ __forceinline__ void store_half(const TileProblem& p, const CUtensorMap* map_y,
                                                     std::uint32_t staging, std::uint32_t terms, int barrier,
-                                                    const Sum (&sums)[64], const RowTerms (&rows)[2], int row,
+                                                    const Sum (&sums)[kCount], const RowTerms (&rows)[2], int row,
                                                     int column, int thread, int& slot) {
 #pragma unroll
-    for (int chunk = 0; chunk < 2; ++chunk) {
+    for (int chunk = 0; chunk < kColumns / 64; ++chunk) {
       if (column + 64 * chunk >= p.epilogue.n) break;
       const std::uint32_t buffer = staging + slot * kStagingBytes;
       if (p.store_boxes) {
@@ -187,11 +189,11 @@ struct TileKernel {
   }
 
   // 64 rows of sums, from `row` of the tile on, into the CTA's partial tile, which lies where the ring was.
-  static __device__ __forceinline__ void write_partial(std::uint32_t partial, const Sum (&sums)[64], int row,
+  static __device__ __forceinline__ void write_partial(std::uint32_t partial, const Sum (&sums)[kCount], int row,
                                                        int thread) {
     row += 16 * (thread / 32) + thread % 32 / 4;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kColumns / 8; ++i) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const std::uint32_t address = partial + ((row + 8 * h) * kPartialPitch + 8 * i + 2 * (thread % 4)) * 4;
@@ -248,7 +250,7 @@ struct TileKernel {
 
   static __device__ __forceinline__ void consume(const TileProblem& p, Ring ring, const CUtensorMap* map_y,
                                                  std::uint32_t staging, int rank) {
-    const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
+    const int group = sm90::warpgroup() - 1, thread = threadIdx.x % 128;
     const GemmEpilogue& e = p.epilogue;
     const Blocks blocks = blocks_of(p, rank);
     const std::uint32_t my_staging = staging + group * Shape::kGroupBytes;
@@ -278,7 +280,7 @@ struct TileKernel {
           }
         }
       }
-      Sum sums[kHalves][64];
+      Sum sums[kHalves][kCount];
       if (kTurns && turn > 0) sm90::sync_threads(Consumer::kTurnBarrier + group, kConsumers);
       consumer.run(sums, blocks.end - blocks.begin, p.middle * kUnit, 2 + group);
       if (kMaySplit && p.split > 1) {
@@ -287,8 +289,10 @@ struct TileKernel {
         return;  // the cluster meets outside; it has one tile
       }
       sm90::sync_threads(2 + group, 128);  // the last tile's epilogue has read its terms
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(terms + thread * 8), "f"(mine.scale), "f"(mine.bias)
-                   : "memory");
+      if (thread < kColumns) {
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(terms + thread * 8), "f"(mine.scale), "f"(mine.bias)
+                     : "memory");
+      }
       sm90::sync_threads(2 + group, 128);
       with_width<Sum>(e, [&](auto wide) {
 #pragma unroll
@@ -305,7 +309,7 @@ struct TileKernel {
 
   // kApart: the consumers' sums, tile by tile.
   static __device__ __forceinline__ void leave_sums(const TileProblem& p, const Ring& ring, std::uint32_t staging) {
-    const int group = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
+    const int group = sm90::warpgroup() - 1, thread = threadIdx.x % 128;
     Consumer consumer{ring, group, thread == 0, staging + group * Shape::kGroupBytes + thread * 16};
     int turn = 0;
     for (int t = blockIdx.x; t < p.tiles_m * p.tiles_n; t += gridDim.x, ++turn) {
@@ -415,12 +419,12 @@ struct TileKernel {
   }
 };
 
-template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns>
+template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns, int kTileColumns>
 __global__ void __launch_bounds__(kApart ? 512 : 384, 1)
     gemm_tile(const __grid_constant__ TileProblem problem, const __grid_constant__ CUtensorMap map_x,
               const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_y) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  TileKernel<Sum, kInterval, kTurns, kApart, kTwoRuns>::run(problem, &map_x, &map_w, &map_y);
+  TileKernel<Sum, kInterval, kTurns, kApart, kTwoRuns, kTileColumns>::run(problem, &map_x, &map_w, &map_y);
 #endif
 }
 

@@ -8,16 +8,17 @@
 
 namespace scaledmm::cuda {
 
-// A tile of 128 rows of x by 128 rows of w, shared by two consumer warpgroups, or (kTurns) taken by them in turn.
+// A tile of 128 rows of x by 128 or 64 rows of w, shared by two consumer warpgroups, or (kTurns) taken by them in turn.
 // kApart: they leave their sums in shared memory, and a fourth warpgroup stores while they go on with the next tile.
 // kTwoRuns: the sums are those of two runs of K; the first run's wait in the same place, partly where outputs are
 // staged.
-template <int kPromotionInterval, bool kTakeTurns, bool kStoreApart, bool kInTwoRuns>
+template <int kPromotionInterval, bool kTakeTurns, bool kStoreApart, bool kInTwoRuns, int kTileColumns>
 struct TileShape {
   static constexpr int kInterval = kPromotionInterval;
   static constexpr bool kTurns = kTakeTurns, kApart = kStoreApart, kTwoRuns = kInTwoRuns;
-  static constexpr int kRows = 128, kColumns = 128;
-  static constexpr int kStages = kApart || kTwoRuns ? 5 : 6;
+  static constexpr int kRows = 128, kColumns = kTileColumns;
+  static constexpr int kCount = kColumns / 2;  // accumulators a thread for 64 rows
+  static constexpr int kStages = kApart || kTwoRuns ? 5 : kColumns == 64 ? 8 : 6;
   static constexpr int kThreads = kApart ? 512 : 384;
   // Of the 65536 of an SM, in eights a thread.
   static constexpr int kProducerRegisters = kApart ? 32 : 40, kConsumerRegisters = kApart ? 208 : 232;
@@ -75,7 +76,7 @@ struct TileRing {
 template <typename Sum, typename Shape>
 struct TileConsumer {
   using Ring = TileRing<Shape>;
-  static constexpr int kHalves = Shape::kHalves, kInterval = Shape::kInterval;
+  static constexpr int kHalves = Shape::kHalves, kInterval = Shape::kInterval, kCount = Shape::kCount;
 
   // kTurns: a warpgroup may read the ring only after the other has waited for all stages before: the parity of a
   // barrier tells neighbouring phases apart, not more. Barriers kTurnBarrier + group let it begin.
@@ -92,7 +93,7 @@ struct TileConsumer {
   }
 
   // d (+)= rows of half `half` by the tile of w, one block of K. Left open: the caller commits.
-  __device__ __forceinline__ void multiply(Sum (&d)[64], const Ring& r, int half, int add) const {
+  __device__ __forceinline__ void multiply(Sum (&d)[kCount], const Ring& r, int half, int add) const {
     const std::uint64_t a = sm90::matrix_descriptor(r.x() + (Shape::kTurns ? half : group) * 8192);
     const std::uint64_t b = sm90::matrix_descriptor(r.w());
 #pragma unroll
@@ -101,19 +102,19 @@ struct TileConsumer {
     }
   }
 
-  __device__ __forceinline__ void begin(Sum (&d)[64]) const {
+  __device__ __forceinline__ void begin(Sum (&d)[kCount]) const {
     sm90::pin(d);
     sm90::wgmma_fence();
   }
 
-  static __device__ __forceinline__ void add_to(Sum (&total)[64], Sum (&d)[64]) {
+  static __device__ __forceinline__ void add_to(Sum (&total)[kCount], Sum (&d)[kCount]) {
     sm90::pin(d);
 #pragma unroll
-    for (int i = 0; i < 64; ++i) total[i] += d[i];
+    for (int i = 0; i < kCount; ++i) total[i] += d[i];
   }
 
   // Never promoted: the accumulators run over all of K, one block behind the barrier.
-  __device__ __forceinline__ void run_direct(Sum (&sums)[kHalves][64], int blocks) {
+  __device__ __forceinline__ void run_direct(Sum (&sums)[kHalves][kCount], int blocks) {
     Ring previous = ring;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) sm90::pin(sums[h]);
@@ -139,8 +140,8 @@ struct TileConsumer {
   // straight code: left open across a loop, the pipeline is serialised by the compiler (C7514). At its end the other
   // warpgroup fills the gap.
   template <int kPairs>
-  __device__ __forceinline__ void run_in_turn(Sum (&sums)[64]) {
-    Sum even[64], odd[64];
+  __device__ __forceinline__ void run_in_turn(Sum (&sums)[kCount]) {
+    Sum even[kCount], odd[kCount];
     Ring previous = ring;
     wait_full();
     begin(even);
@@ -175,9 +176,9 @@ struct TileConsumer {
   }
 
   // `blocks` is a multiple of Shape::kUnit.
-  __device__ __forceinline__ void run_promoted(Sum (&sums)[64], int blocks) {
+  __device__ __forceinline__ void run_promoted(Sum (&sums)[kCount], int blocks) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) sums[i] = 0;
+    for (int i = 0; i < kCount; ++i) sums[i] = 0;
     int k = 0;
     for (; k + 16 <= blocks; k += 16) run_in_turn<8>(sums);
     for (; k + 8 <= blocks; k += 8) run_in_turn<4>(sums);
@@ -187,9 +188,9 @@ struct TileConsumer {
 
   static constexpr int kStashStep = 128 * 16;  // bytes from one quadruple of a thread's sums to the next
 
-  __device__ __forceinline__ void put_aside(const Sum (&sums)[64]) const {
+  __device__ __forceinline__ void put_aside(const Sum (&sums)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kCount / 4; ++i) {
       const Sum* four = &sums[4 * i];
       asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(stash + i * kStashStep), "f"(four[0]), "f"(four[1]),
                    "f"(four[2]), "f"(four[3])
@@ -204,9 +205,9 @@ struct TileConsumer {
                  : "memory");
   }
 
-  __device__ __forceinline__ void add_stashed(Sum (&sums)[64]) const {
+  __device__ __forceinline__ void add_stashed(Sum (&sums)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kCount / 4; ++i) {
       Sum four[4];
       take(four, stash + i * kStashStep);
 #pragma unroll
@@ -214,18 +215,28 @@ struct TileConsumer {
     }
   }
 
+  // Two runs, each from zero; `make_room` lets the first's sums be put aside. One copy of the code for both: a CTA that
+  // has a single tile runs it cold, and a second copy of 28 KB took 5 us of 57 (512,4096,14336).
+  template <typename MakeRoom>
+  __device__ __forceinline__ void run_twice(Sum (&sums)[kCount], int blocks, int middle, MakeRoom make_room) {
+#pragma unroll 1
+    for (int r = 0; r < 2; ++r) {
+      run_promoted(sums, r == 0 ? middle : blocks - middle);
+      if (r > 0) break;
+      make_room();
+      put_aside(sums);
+    }
+    add_stashed(sums);
+  }
+
   // kApart: tile number `turn` of this CTA. Its sums are left in shared memory for the storing warpgroup, which has
   // taken those before by then. (Left while the next tile had begun, they needed more registers than there are: C7512.)
   // `blocks` and `middle`, those of the first run, are multiples of Shape::kUnit.
   __device__ __forceinline__ void run_apart(int blocks, int middle, int turn) {
     const std::uint32_t parity = turn & 1;
-    Sum sums[64];
+    Sum sums[kCount];
     if constexpr (Shape::kTwoRuns) {
-      run_promoted(sums, middle);
-      sm90::wait_barrier(ring.sums_free(group), parity ^ 1);
-      put_aside(sums);
-      run_promoted(sums, blocks - middle);
-      add_stashed(sums);
+      run_twice(sums, blocks, middle, [&] { sm90::wait_barrier(ring.sums_free(group), parity ^ 1); });
     } else {
       run_promoted(sums, blocks);
       sm90::wait_barrier(ring.sums_free(group), parity ^ 1);
@@ -236,18 +247,16 @@ struct TileConsumer {
 
   // Sums that this warpgroup stores itself. kTwoRuns: the copy engine may still read outputs of the last tile from
   // where the first run's sums go: `barrier` is the warpgroup's.
-  __device__ __forceinline__ void run(Sum (&sums)[kHalves][64], int blocks, int middle, int barrier) {
+  __device__ __forceinline__ void run(Sum (&sums)[kHalves][kCount], int blocks, int middle, int barrier) {
     if constexpr (kInterval == 0) {
       run_direct(sums, blocks);
     } else if constexpr (!Shape::kTwoRuns) {
       run_promoted(sums[0], blocks);
     } else {
-      run_promoted(sums[0], middle);
-      if (leader) sm90::wait_stores_read<0>();
-      sm90::sync_threads(barrier, 128);
-      put_aside(sums[0]);
-      run_promoted(sums[0], blocks - middle);
-      add_stashed(sums[0]);
+      run_twice(sums[0], blocks, middle, [&] {
+        if (leader) sm90::wait_stores_read<0>();
+        sm90::sync_threads(barrier, 128);
+      });
     }
   }
 };

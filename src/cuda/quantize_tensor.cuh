@@ -14,6 +14,7 @@ struct FlatTensor {
   std::int64_t vectors;     // of kVector values
   std::int64_t per_thread;  // vectors, at most
   std::int64_t in_shared;   // of these
+  std::int64_t in_l2;       // of these, the last ones, which the L2 is asked to keep until they are read again
   float* scale_out;
   std::uint32_t* words;  // [3] at zero, left at zero: CTAs that have found their largest, that have seen all's, and it
 };
@@ -49,7 +50,7 @@ class FlatTensorQuantizer {
     for (std::int64_t j = kept; j < t_.per_thread; j += kBatch) {
       Vector<X> v[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) v[i] = load(j + i);
+      for (int i = 0; i < kBatch; ++i) v[i] = load(j + i, j + i < t_.per_thread - t_.in_l2 ? once_ : again_);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) largest.add(v[i]);
     }
@@ -84,11 +85,12 @@ class FlatTensorQuantizer {
     v.words[4 * i + 2] = four.z;
     v.words[4 * i + 3] = four.w;
   }
-  __device__ __forceinline__ Vector<X> load(std::int64_t j) const {
+  __device__ __forceinline__ Vector<X> load(std::int64_t j) const { return load(j, once_); }
+  __device__ __forceinline__ Vector<X> load(std::int64_t j, std::uint64_t policy) const {
     Vector<X> v;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const uint4 four = exists(j) ? load_streaming(t_.x + index(j) * kBytes + 16 * i) : uint4{};
+      const uint4 four = exists(j) ? load_streaming(t_.x + index(j) * kBytes + 16 * i, policy) : uint4{};
       set_quad(v, i, four);
     }
     return v;
@@ -146,6 +148,7 @@ class FlatTensorQuantizer {
   FlatTensor t_;
   uint4* shared_;
   std::int64_t first_;
+  std::uint64_t once_ = evict_first_policy(), again_ = evict_last_policy();
 };
 
 template <class X>
@@ -159,12 +162,13 @@ template <class X>
 cudaError_t launch_flat_tensor(const QuantizeFp8& a, cudaStream_t stream) {
   using Quantizer = FlatTensorQuantizer<X>;
   constexpr int kStaticBytes = 1024;  // what the kernel has besides
-  int device = 0, processors = 0, shared_bytes = 0;
+  int device = 0, processors = 0, shared_bytes = 0, l2_bytes = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device);
   if (error != cudaSuccess) return error;
   FlatTensor t{};
   t.x = static_cast<const std::byte*>(a.x.data);
@@ -176,6 +180,8 @@ cudaError_t launch_flat_tensor(const QuantizeFp8& a, cudaStream_t stream) {
   const std::int64_t slot_bytes = Quantizer::kThreads * Quantizer::kBytes;
   const std::int64_t room = (shared_bytes - kStaticBytes) / slot_bytes, rest = t.per_thread - Quantizer::kHeld;
   t.in_shared = rest < 0 ? 0 : rest < room ? rest : room;
+  const std::int64_t room_in_l2 = l2_bytes / 10 * 6 / (slot_bytes * blocks);  // codes pass through the L2, too
+  t.in_l2 = rest < t.in_shared ? 0 : rest - t.in_shared < room_in_l2 ? rest - t.in_shared : room_in_l2;
   t.scale_out = static_cast<float*>(a.scale_out);
   t.words = a.counters;
   error = cudaFuncSetAttribute(quantize_flat_tensor<X>, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -96,6 +96,10 @@ __device__ __forceinline__ void arrive_threads(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// This thread's group of four warps: the same in a whole warp, and known to be so, so that addresses and descriptors
+// made of it are computed once a warp (on vectors they took a fifth of the integer unit, and its power).
+__device__ __forceinline__ int warpgroup() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0); }
+
 __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
