@@ -20,6 +20,7 @@
 #include "cli/layer_options.hpp"
 #include "cli/machine_peak.hpp"
 #include "cli/output.hpp"
+#include "cli/schemes.hpp"
 #include "cli/selection_report.hpp"
 #include "formats/atomic_file.hpp"
 #include "formats/json.hpp"
@@ -325,7 +326,7 @@ void add_bench(CLI::App& app, Command& command) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* sub = app.add_subcommand("bench", "Time layers on this machine, without a checkpoint");
   sub->add_option("--scheme", options->schemes, "How the layer is quantized; repeatable (default: int8 and fp8_w8a16)")
-      ->check(CLI::IsMember(scheme_words()))
+      ->transform(layer_scheme())
       ->take_all()
       ->expected(1);
   sub->add_option("--shape", options->shapes, "M,N,K: rows, output and input features; repeatable")

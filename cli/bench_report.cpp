@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cli/commands.hpp"
+#include "cli/errors.hpp"
 #include "cli/svg_plot.hpp"
 
 namespace scaledmm::cli {

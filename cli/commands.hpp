@@ -4,30 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
-#include "scaledmm/error.hpp"
+#include "cli/errors.hpp"
 
 namespace scaledmm::cli {
 
-// What the process gives back. Documented in `scaledmm --help`.
-enum ExitCode : int { kOk = 0, kFailedCheck = 1, kUsage = 2, kUnsupported = 3, kIo = 4, kDevice = 5 };
-
-// The command line asks for something that does not exist: a kernel, a layer.
-class UsageError : public Error {
- public:
-  using Error::Error;
-};
-
-// The user or the system wants the command to end.
-class Interrupted : public Error {
- public:
-  explicit Interrupted(int signal) : Error("interrupted, nothing was written"), signal_(signal) {}
-  int signal() const { return signal_; }
-
- private:
-  int signal_;
-};
-
-// Runs a subcommand and gives the exit code. Errors: any of error.hpp, UsageError.
+// Runs a subcommand and gives the exit code. Errors: any of error.hpp, UsageError, Failed.
 using Command = std::function<int()>;
 
 void add_devices(CLI::App& app, Command& command);

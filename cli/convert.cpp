@@ -10,20 +10,14 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/layer_options.hpp"
 #include "cli/output.hpp"
+#include "cli/schemes.hpp"
 #include "cli/selection_report.hpp"
 #include "scaledmm/checkpoint.hpp"
 
 namespace scaledmm::cli {
 namespace {
-
-const std::map<std::string, ConvertScheme>& convert_schemes() {
-  static const std::map<std::string, ConvertScheme> schemes = {{"int8", ConvertScheme::kInt8Channel},
-                                                               {"fp8", ConvertScheme::kFp8Tensor},
-                                                               {"fp8-channel", ConvertScheme::kFp8Channel},
-                                                               {"fp8-block", ConvertScheme::kFp8Block}};
-  return schemes;
-}
 
 struct ConvertCommand {
   std::string source;
@@ -76,14 +70,14 @@ void print_text(const ConvertCommand& options, const std::vector<ConvertedLayer>
 
 int convert_checkpoint(const ConvertCommand& options) {
   ConvertOptions convert_options;
-  convert_options.scheme = convert_schemes().at(options.scheme);
+  convert_options.scheme = convert_scheme(options.scheme);
   convert_options.bf16_scales = options.scale_dtype == "bf16";
   convert_options.shard_bytes = options.shard_megabytes * 1'000'000;
   convert_options.ignore = options.ignore;
   convert_options.asymmetric_inputs = options.asymmetric_inputs;
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
-    calibration = Calibration::load(options.calibration);
+    calibration = load_calibration(options.calibration);
     convert_options.calibration = &*calibration;
   }
   std::vector<ConvertedLayer> layers;
@@ -122,13 +116,7 @@ void add_convert(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("convert", "Write a bf16, f16 or f32 checkpoint as INT8 or FP8");
   sub->add_option("source", options->source, "Dense checkpoint folder")->required();
   sub->add_option("destination", options->destination, "Folder to make; must not exist")->required();
-  sub->add_option("--scheme", options->scheme,
-                  "int8: INT8 weights, a scale for each output channel (compressed-tensors)\n"
-                  "fp8: FP8, one scale for each weight (quant_method fp8)\n"
-                  "fp8-channel: FP8, a scale for each output channel (compressed-tensors)\n"
-                  "fp8-block: FP8, a scale for each 128x128 block (quant_method fp8)")
-      ->required()
-      ->check(CLI::IsMember({"int8", "fp8", "fp8-channel", "fp8-block"}));
+  sub->add_option("--scheme", options->scheme, checkpoint_schemes_help())->required()->transform(checkpoint_scheme());
   sub->add_option("--scale-dtype", options->scale_dtype, "How scales are stored (default: f32)")
       ->check(CLI::IsMember({"f32", "bf16"}));
   sub->add_option("--shard-size", options->shard_megabytes, "Most megabytes of a weight file (default: 5000)")

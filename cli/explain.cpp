@@ -7,6 +7,7 @@
 #include "cli/commands.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/output.hpp"
+#include "cli/schemes.hpp"
 #include "cli/selection_report.hpp"
 #include "scaledmm/scaledmm.hpp"
 
@@ -40,7 +41,7 @@ LayerConfig config_of(const ExplainOptions& options) {
   auto& fp8 = std::get<FP8ScaledMMLinearLayerConfig>(config);
   if (options.asymmetric_input) throw UsageError("--asymmetric: FP8 activations are symmetric");
   if (options.static_input) {
-    if (options.scheme != "fp8_w8a8") {
+    if (!fp8.activation_quant_key || is_block_scaled(config)) {
       throw UsageError(fmt::format("--static: {} has no static activation scale", options.scheme));
     }
     fp8.activation_quant_key = kFp8StaticTensorSym;
@@ -61,8 +62,7 @@ int explain_layer(const ExplainOptions& options) {
     print(printable(selection.text()) + "\n");
   }
   if (selection.kernel != nullptr) return kOk;
-  note(no_kernel_text(selection, options.kernel));
-  return kUnsupported;
+  throw Failed(kUnsupported, no_kernel_text(selection, options.kernel));
 }
 
 }  // namespace
@@ -70,9 +70,7 @@ int explain_layer(const ExplainOptions& options) {
 void add_explain(CLI::App& app, Command& command) {
   auto options = std::make_shared<ExplainOptions>();
   CLI::App* sub = app.add_subcommand("explain", "Show which kernels could run a layer that you describe");
-  sub->add_option("--scheme", options->scheme, "How the layer is quantized")
-      ->required()
-      ->check(CLI::IsMember(scheme_words()));
+  sub->add_option("--scheme", options->scheme, "How the layer is quantized")->required()->transform(layer_scheme());
   sub->add_option("--shape", options->shape, "N,K: output and input features")->required();
   add_dtype_option(*sub, "--dtype", options->dtype, "Activation dtype (default: bf16)");
   add_dtype_option(*sub, "--out-dtype", options->out_dtype, "Output dtype (default: as the activations)");

@@ -6,44 +6,18 @@
 #include <charconv>
 
 #include "cli/commands.hpp"
+#include "cli/output.hpp"
 
 namespace scaledmm::cli {
 namespace {
 
-constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
 
 }  // namespace
 
-const std::vector<std::string>& scheme_words() {
-  static const std::vector<std::string> words = {"int8",       "fp8_w8a16",       "fp8_w8a8",
-                                                 "int8_block", "fp8_w8a16_block", "fp8_w8a8_block"};
-  return words;
-}
-
 const std::vector<std::string>& activation_dtypes() {
   static const std::vector<std::string> words = {"f32", "bf16", "f16"};
   return words;
-}
-
-LayerConfig make_config(std::string_view scheme, std::int64_t n, std::int64_t k, DType input_dtype, DType out_dtype) {
-  const bool block = scheme.ends_with("_block");
-  if (scheme.starts_with("int8")) {
-    Int8ScaledMMLinearLayerConfig config;
-    config.weight_shape = {n, k};
-    config.input_dtype = input_dtype;
-    config.out_dtype = out_dtype;
-    if (block) config.weight_block = GroupShape{kBlock, kBlock};
-    return config;
-  }
-  FP8ScaledMMLinearLayerConfig config;
-  config.weight_quant_key = block ? kFp8Static128BlockSym : kFp8StaticChannelSym;
-  config.activation_quant_key = block ? kFp8Dynamic128Sym : kFp8DynamicTokenSym;
-  if (scheme.starts_with("fp8_w8a16")) config.activation_quant_key.reset();
-  config.weight_shape = {n, k};
-  config.input_dtype = input_dtype;
-  config.out_dtype = out_dtype;
-  return config;
 }
 
 void add_device_option(CLI::App& app, std::string& device) {
@@ -72,6 +46,12 @@ SelectOptions force_kernel(const std::string& kernel) {
   }
   options.force = kernel;
   return options;
+}
+
+Calibration load_calibration(const std::string& file) {
+  Calibration calibration = Calibration::load(file);
+  if (calibration.model().empty()) note(fmt::format("{} does not say which model it is of: not compared", file));
+  return calibration;
 }
 
 std::vector<std::int64_t> parse_sizes(const std::string& text, std::size_t count, const char* form,

@@ -1,4 +1,4 @@
-// Options that several subcommands share: a made-up layer, a device, a kernel.
+// Options that several subcommands share: a device, a kernel, a dtype, a calibration.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,20 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "scaledmm/calibration.hpp"
 #include "scaledmm/device.hpp"
 #include "scaledmm/registry.hpp"
-#include "scaledmm/scheme.hpp"
 
 namespace scaledmm::cli {
 
-// Words of --scheme for layers: int8, fp8_w8a16, fp8_w8a8, int8_block, fp8_w8a16_block, fp8_w8a8_block.
-const std::vector<std::string>& scheme_words();
 // Words of the dtype options: f32, bf16, f16.
 const std::vector<std::string>& activation_dtypes();
-
-// Weights per channel (or 128x128 blocks), activations dynamic per token (or in groups of 128), as checkpoints have
-// them.
-LayerConfig make_config(std::string_view scheme, std::int64_t n, std::int64_t k, DType input_dtype, DType out_dtype);
 
 // Adds --device and --kernel, checked words.
 void add_device_option(CLI::App& app, std::string& device);
@@ -31,6 +25,9 @@ void add_dtype_option(CLI::App& app, const char* flag, std::string& dtype, const
 Device find_device(const std::string& name);
 // Errors: UsageError for an unknown kernel, with the known names.
 SelectOptions force_kernel(const std::string& kernel);
+
+// --calibration. A file that does not say which model it is of is taken, with a note.
+Calibration load_calibration(const std::string& file);
 
 // "1,4096,4096" to numbers. Errors: UsageError unless there are exactly `count` of at least `minimum`.
 std::vector<std::int64_t> parse_sizes(const std::string& text, std::size_t count, const char* form,

@@ -1,4 +1,5 @@
 // scaledmm: quantized checkpoints and the kernels that run them, from the command line.
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -28,24 +29,39 @@ constexpr const char* kFooter =
     "  scaledmm bench --scheme int8 --shape 16,4096,4096  time one layer\n"
     "\n"
     "Exit codes: 0 ok, 1 a check failed or the checkpoint is broken, 2 wrong usage, 3 unsupported input or no kernel,\n"
-    "4 a file cannot be read or written, 5 a device failed. Data goes to standard output, errors to standard error.\n"
+    "4 a file cannot be read or written, 5 a device failed. Data goes to standard output, errors to standard error;\n"
+    "with --json an error is one line there, {\"error\": TEXT, \"exit_code\": NUMBER}.\n"
     "\n"
     "Environment: SCALEDMM_FORCE_KERNEL, SCALEDMM_DISABLED_KERNELS, SCALEDMM_BACKEND, SCALEDMM_MAX_ISA,\n"
     "SCALEDMM_NUM_THREADS. Options of a subcommand win over them. SCALEDMM_VERBOSE=1: every choice of a kernel, on\n"
     "standard error.";
 
-int fail(ExitCode code, std::string_view message) {
-  std::fprintf(stderr, "scaledmm: %s\n", printable(message).c_str());
-  return code;
-}
+// Why a command fails, on standard error. Gives the code back.
+class ErrorReport {
+ public:
+  explicit ErrorReport(bool as_json) : as_json_(as_json) {}
+
+  int operator()(int code, std::string_view message) const {
+    if (as_json_) {
+      std::fputs(json_line({{"error", message}, {"exit_code", code}}).c_str(), stderr);
+    } else {
+      note(message);
+    }
+    return code;
+  }
+
+ private:
+  bool as_json_;
+};
 
 // The one place that turns an error into an exit code.
-int run_command(const Command& command) {
+int run_command(const Command& command, const ErrorReport& fail) {
   try {
     return command();
   } catch (const Interrupted& error) {
-    fail(kFailedCheck, error.what());
-    return 128 + error.signal();
+    return fail(128 + error.signal(), error.what());
+  } catch (const Failed& error) {
+    return fail(error.code(), error.what());
   } catch (const CheckpointError& error) {
     return fail(kFailedCheck, one_line(error.what()));
   } catch (const UsageError& error) {
@@ -83,8 +99,11 @@ int run_main(int argc, char** argv) {
   add_pack(app, command);
   add_run(app, command);
   add_bench(app, command);
+  // The parser may give up before it comes to the option.
+  const ErrorReport fail(
+      std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; }));
   // A full disk shows up here at the latest.
-  const auto flushed = [](int code) {
+  const auto flushed = [&fail](int code) {
     if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == kOk) {
       return fail(kIo, std::string("standard output: ") + std::strerror(errno));
     }
@@ -101,7 +120,7 @@ int run_main(int argc, char** argv) {
     const CLI::App* used = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
     return fail(kUsage, std::string(error.what()) + " (see " + used->get_display_name() + " --help)");
   }
-  return flushed(run_command(command));
+  return flushed(run_command(command, fail));
 }
 
 }  // namespace

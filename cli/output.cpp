@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "cli/commands.hpp"
+#include "cli/errors.hpp"
 
 namespace scaledmm::cli {
 
@@ -23,7 +23,9 @@ std::string json_text(const Json& document) {
 
 void print_json(const Json& document) { print(json_text(document)); }
 
-void print_json_line(const Json& object) { print(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); }
+std::string json_line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+void print_json_line(const Json& object) { print(json_line(object)); }
 
 std::string printable(std::string_view text) {
   std::string out;

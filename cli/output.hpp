@@ -24,6 +24,7 @@ void note(std::string_view text);
 void print_json(const Json& document);
 void print_json_line(const Json& object);
 std::string json_text(const Json& document);
+std::string json_line(const Json& object);
 
 // Control characters other than newlines as \xNN, so that a hostile name cannot drive the terminal.
 std::string printable(std::string_view text);

@@ -172,6 +172,13 @@ int check(const Checkpoint& checkpoint, const PackOptions& options) {
   return kOk;
 }
 
+void verify(const Checkpoint& checkpoint, const std::vector<std::string>& layers) {
+  for (const std::string& layer : layers) {
+    const std::vector<std::string> problems = checkpoint.verify(checkpoint.layer(layer));
+    if (!problems.empty()) throw CheckpointError(problems.front());
+  }
+}
+
 int write(const Checkpoint& checkpoint, const PackOptions& options) {
   LinearOptions linear_options;
   linear_options.select = force_kernel(options.kernel);
@@ -183,6 +190,7 @@ int write(const Checkpoint& checkpoint, const PackOptions& options) {
     Progress progress;
     for (const std::vector<std::string>& group : groups) {
       progress.update(linears.size(), groups.size(), group.front());
+      verify(checkpoint, group);
       linears.push_back(Linear::load_fused(checkpoint, group, linear_options));
     }
     progress.update(groups.size(), groups.size(), options.output);

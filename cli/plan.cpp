@@ -121,9 +121,9 @@ int plan(const PlanOptions& options) {
     ++failures;
   }
   if (failed == nullptr) return kOk;
-  note(fmt::format("{}: {}{}", failed->layer->name, no_kernel_text(failed->selection, options.kernel),
-                   failures == 1 ? "" : fmt::format(" (and {})", count_of(failures - 1, "more layer"))));
-  return kUnsupported;
+  throw Failed(kUnsupported,
+               fmt::format("{}: {}{}", failed->layer->name, no_kernel_text(failed->selection, options.kernel),
+                           failures == 1 ? "" : fmt::format(" (and {})", count_of(failures - 1, "more layer"))));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/layer_options.hpp"
 #include "cli/output.hpp"
 #include "scaledmm/rotate.hpp"
 
@@ -25,7 +26,7 @@ int rotate_checkpoint(const RotateCommand& options) {
   rotate_options.seed = options.seed;
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
-    calibration = Calibration::load(options.calibration);
+    calibration = load_calibration(options.calibration);
     rotate_options.calibration = &*calibration;
   }
   std::size_t tensors = 0;

@@ -35,6 +35,18 @@ double error_bound(const LinearKernel& kernel, const LayerConfig& config) {
   return std::get<FP8ScaledMMLinearLayerConfig>(config).activation_quant_key ? kFp8 : kOutput;
 }
 
+// The least positive number of f32, bf16 or f16, whose code is 1.
+double least_positive(DType dtype) {
+  const std::uint32_t code = 1;
+  return static_cast<double>(load_f32(&code, dtype, 0));
+}
+
+// What an output may be off however small it is: rounded to its type, after a product with each scale was rounded to
+// f32.
+double least_error(const CheckedWeights& weights, DType out) {
+  return least_positive(out) / 2 + static_cast<double>(weights.scale_columns) * least_positive(DType::kF32);
+}
+
 // Activations of the size that a static scale was made for; without one any size will do.
 std::normal_distribution<float> activations(const CheckedWeights& weights) {
   constexpr float kDeviations = 4;  // of the normal distribution, to the largest code
@@ -68,6 +80,7 @@ SmokeResult smoke_check(const Checkpoint& checkpoint, const LayerRecord& record,
 
   double error_square = 0;
   double expected_square = 0;
+  const double least = least_error(weights, out);
   std::vector<double> row(static_cast<std::size_t>(record.k));
   const auto* bias = static_cast<const float*>(linear.bias().data);
   for (std::int64_t n = 0; n < record.n; ++n) {
@@ -78,7 +91,8 @@ SmokeResult smoke_check(const Checkpoint& checkpoint, const LayerRecord& record,
       double sum = bias == nullptr ? 0 : static_cast<double>(bias[n]);
       const double* const values = x_values.data() + m * record.k;
       for (std::int64_t k = 0; k < record.k; ++k) sum += values[k] * row[static_cast<std::size_t>(k)];
-      const double difference = static_cast<double>(load_f32(y.data(), out, m * record.n + n)) - sum;
+      const double difference =
+          std::max(0.0, std::abs(static_cast<double>(load_f32(y.data(), out, m * record.n + n)) - sum) - least);
       error_square += difference * difference;
       // An output may be small by chance; its error is not.
       expected_square += std::max(x_square * row_square, sum * sum);

@@ -38,9 +38,10 @@ int verify(const std::string& directory, bool json) {
     }
   }
   if (problems.empty()) return kOk;
-  note(one_line(problems.front()) +
-       (problems.size() == 1 ? "" : fmt::format(" (and {})", count_of(problems.size() - 1, "more problem"))));
-  return kFailedCheck;
+  throw Failed(
+      kFailedCheck,
+      one_line(problems.front()) +
+          (problems.size() == 1 ? "" : fmt::format(" (and {})", count_of(problems.size() - 1, "more problem"))));
 }
 
 }  // namespace

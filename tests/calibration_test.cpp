@@ -126,6 +126,36 @@ TEST(Calibration, FileGivesBackWhatWasSaved) {
   EXPECT_EQ(read.gram("a.q"), calibration.gram("a.q"));
 }
 
+TEST(Calibration, IsOfOneModelWhichItsFileNames) {
+  const ScratchFolder scratch;
+  DenseModel model = toy_model();
+  write_model(scratch / "model", model);
+  write_model(scratch / "copy", model);
+  model["model.layers.1.mlp.down_proj.weight"].values.back() += 1;
+  write_model(scratch / "trained", model);
+  const Checkpoint own = Checkpoint::open(scratch / "model"), other = Checkpoint::open(scratch / "trained");
+  EXPECT_EQ(own.fingerprint(), Checkpoint::open(scratch / "copy").fingerprint());
+  EXPECT_NE(own.fingerprint(), other.fingerprint());
+  Calibration calibration;
+  Context context;
+  calibration.add({"q", "k"}, view(correlated_rows(4, 6), 4, 6), context);
+  EXPECT_NO_THROW(calibration.check_model(other));  // not known
+  calibration.set_model(own.fingerprint());
+  calibration.save(scratch / "calibration.safetensors");
+  const Calibration read = Calibration::load(scratch / "calibration.safetensors");
+  EXPECT_EQ(read.model(), own.fingerprint());
+  EXPECT_EQ(read.input_of("k"), "q");
+  EXPECT_NO_THROW(read.check_model(own));
+  const std::string text = message_of<InvalidArgument>([&] { read.check_model(other); });
+  EXPECT_TRUE(contains(text, own.fingerprint()) && contains(text, other.fingerprint()) && contains(text, "trained"))
+      << text;
+  ConvertOptions options;
+  options.calibration = &read;
+  const auto convert_other = [&] { convert(scratch / "trained", scratch / "out", options); };
+  EXPECT_EQ(message_of<InvalidArgument>(convert_other), text);
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+}
+
 TEST(Calibration, FileOfAnotherKindIsRefusedWithTheTensor) {
   const ScratchFolder scratch;
   write_model(scratch / "model", toy_model());

@@ -14,8 +14,8 @@ import unittest
 import xml.etree.ElementTree
 from pathlib import Path
 
-import cli_test
-from cli_test import Case, data8_checkpoint, read_safetensors
+import cli_case
+from cli_case import Case, data8_checkpoint, dataf_block_checkpoint, read_safetensors
 
 LAYER = "model.layers.0.mlp.up_proj"
 
@@ -88,7 +88,7 @@ class Peers(Case):
             arguments += ["--shape", shape]
         for kind in kinds:
             arguments += ["--peer", f"'{sys.executable}' '{__file__}' --peer {kind}"]
-        code, out, err = cli_test.run("bench", *arguments, "--html", self.folder / "b.html", "--json")
+        code, out, err = cli_case.run("bench", *arguments, "--html", self.folder / "b.html", "--json")
         self.assertEqual(code, 0, err)
         rows = [json.loads(line) for line in out.splitlines()]
         return [row for row in rows if "peer" in row], json.loads((self.folder / "b.json").read_text()), err
@@ -127,7 +127,7 @@ class Peers(Case):
                           "its answer to run has no list us", ""])
 
     def test_a_command_that_is_no_peer_is_absent(self):
-        code, _, err = cli_test.run("bench", "--scheme", "int8", "--shape", "1,8,8", "--peer", "/nowhere/nothing")
+        code, _, err = cli_case.run("bench", "--scheme", "int8", "--shape", "1,8,8", "--peer", "/nowhere/nothing")
         self.assertEqual(code, 0, err)
         self.assertIn("/nowhere/nothing", err)
 
@@ -170,12 +170,29 @@ class Pack(Case):
         out, _ = self.succeeds("pack", checkpoint, "--output", packed)
         self.assertIn("1 packed layer", out)
         self.assertIn("fits: 1 packed layer", self.succeeds("pack", checkpoint, "--check", packed, "--content")[0])
-        x = ("F32", [3, 320], cli_test.f32([((i * 37) % 101 - 50) / 16 for i in range(960)]))
+        x = ("F32", [3, 320], cli_case.f32([((i * 37) % 101 - 50) / 16 for i in range(960)]))
         self.assertEqual(self.multiply(checkpoint, LAYER, x), self.multiply(checkpoint, LAYER, x, "--packed", packed))
         self.succeeds("run", checkpoint, "--packed", packed)
         layers = self.as_json("pack", checkpoint, "--check", packed)["layers"]
         self.assertEqual([layer["name"] for layer in layers], [LAYER])
         self.assertTrue(all(name.startswith(LAYER + "/") for name in read_safetensors(packed)))
+
+    def test_the_values_of_a_packed_layer_are_not_read_again(self):
+        checkpoint = dataf_block_checkpoint(self.folder / "c")
+        weights = checkpoint / "model.safetensors"
+        sound = weights.read_bytes()
+        codes = read_safetensors(weights)["layer.weight"][2]
+        self.succeeds("pack", checkpoint, "--output", self.folder / "p")
+        x = ("F32", [2, 384], cli_case.f32([1.0] * 768))
+        expected = self.multiply(checkpoint, "layer", x)
+        before = weights.stat()
+        weights.write_bytes(sound.replace(codes, b"\x7f" * len(codes)))  # no numbers
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        self.assertEqual(self.multiply(checkpoint, "layer", x, "--packed", self.folder / "p"), expected)
+        files = ["--input", self.folder / "x.safetensors", "--output", self.folder / "z"]
+        self.fails(1, "run", checkpoint, "--layer", "layer", *files, names=["layer.weight", "is not a number"])
+        self.fails(1, "pack", checkpoint, "--output", self.folder / "q", names=["layer.weight", "is not a number"])
+        self.assertFalse((self.folder / "q").exists())
 
     def test_a_start_is_timed_both_ways(self):
         checkpoint = data8_checkpoint(self.folder / "c")
@@ -216,5 +233,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--peer"]:
         ToyPeer(sys.argv[2]).serve()
     else:
-        cli_test.BINARY = sys.argv.pop(1)
+        cli_case.BINARY = sys.argv.pop(1)
         unittest.main()

@@ -329,6 +329,43 @@ TEST(Convert, NamesTheFileTensorAndPlaceOfAWeightThatIsNotFinite) {
   EXPECT_EQ(folder.entries(), 1U);  // nothing half-written
 }
 
+TEST(Convert, RefusesAWeightOfAnotherSizeThanConfigJsonSays) {
+  const ScratchFolder scratch;
+  DenseModel model = toy_model();
+  model["model.layers.1.self_attn.k_proj.weight"] = matrix(16, kHidden);
+  write_model(scratch / "dense", model);
+  const Json right = {{"model_type", "llama"},     {"hidden_size", kHidden}, {"intermediate_size", kInner},
+                      {"num_attention_heads", 17}, {"vocab_size", 32},       {"num_key_value_heads", 2}};
+  const auto refusal = [&](const char* member, const Json& value) {
+    Json config = right;
+    config[member] = value;
+    std::ofstream(scratch / "dense" / "config.json") << config;
+    return message_of<CheckpointError>([&] { convert(scratch / "dense", scratch / "out", ConvertOptions()); });
+  };
+  std::string text = refusal("intermediate_size", kInner + 1);
+  EXPECT_TRUE(contains(text,
+                       "model.safetensors: tensor \"model.layers.0.mlp.down_proj.weight\" is [136, 200], but "
+                       "intermediate_size in config.json is 201"))
+      << text;
+  text = refusal("num_key_value_heads", 3);
+  EXPECT_TRUE(contains(text,
+                       "k_proj.weight\" is [16, 136], but num_key_value_heads * hidden_size / num_attention_heads "
+                       "in config.json is 24"))
+      << text;
+  text = refusal("vocab_size", 33);
+  EXPECT_TRUE(contains(text, "\"lm_head.weight\" is [32, 136], but vocab_size in config.json is 33")) << text;
+  text = refusal("hidden_size", 0);
+  EXPECT_TRUE(contains(text, "config.json: hidden_size = 0 is no size")) << text;
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+  std::ofstream(scratch / "dense" / "config.json") << right;
+  EXPECT_NO_THROW(convert(scratch / "dense", scratch / "out", ConvertOptions()));
+  Json other = right;  // of a model that is not known, sizes may mean something else
+  other["model_type"] = "toy";
+  other["hidden_size"] = 1;
+  std::ofstream(scratch / "dense" / "config.json") << other;
+  EXPECT_NO_THROW(convert(scratch / "dense", scratch / "other", ConvertOptions()));
+}
+
 TEST(Convert, RefusesADestinationThatExists) {
   const ScratchFolder folder;
   write_model(folder / "dense", toy_model());

@@ -50,8 +50,16 @@ inline ToyTensor toy(std::string name, std::string dtype, Shape shape,
   for (std::int64_t i = 0; i < shape.elements(); ++i) append_element(tensor.bytes, tensor.dtype, value(i));
   return tensor;
 }
+// All elements alike: one is converted, the others are its copies.
 inline ToyTensor toy(std::string name, std::string dtype, Shape shape, double value) {
-  return toy(std::move(name), std::move(dtype), shape, [value](std::int64_t) { return value; });
+  ToyTensor tensor{std::move(name), std::move(dtype), shape, {}};
+  std::vector<std::byte> element;
+  append_element(element, tensor.dtype, value);
+  tensor.bytes.resize(static_cast<std::size_t>(shape.elements()) * element.size());
+  for (std::size_t i = 0; i < tensor.bytes.size(); i += element.size()) {
+    std::memcpy(tensor.bytes.data() + i, element.data(), element.size());
+  }
+  return tensor;
 }
 
 inline void write_toy_file(const std::filesystem::path& path, const std::vector<ToyTensor>& tensors) {

@@ -360,6 +360,7 @@ TEST_F(Decoder, CalibrationSeesTheInputsOfEveryLinearLayer) {
     EXPECT_EQ(calibration.size(calibration.input_of(layer.name)), layer.k) << layer.name;
   }
   EXPECT_EQ(calibration.input_of("model.layers.0.self_attn.v_proj"), "model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(calibration.model(), checkpoint.fingerprint());
 }
 
 TEST_F(Decoder, RefusesTokensAndPositionsThatDoNotExist) {

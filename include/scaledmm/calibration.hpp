@@ -6,12 +6,15 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "scaledmm/linear.hpp"
 #include "scaledmm/tensor.hpp"
 
 namespace scaledmm {
+
+class Checkpoint;
 
 // For each input of a linear layer its Gram matrix G = sum of x^T x / rows, every row x scaled to a root mean square
 // of 1, so that no single token fills the matrix. Layers that read the same input (q, k, v) share one.
@@ -23,8 +26,14 @@ class Calibration {
   // earlier call, or an x that is not finite.
   void add(const std::vector<std::string>& layers, ConstTensorView x, Context& context);
 
-  // One safetensors file: "<first layer>.gram" F32 [K, K], and each further layer's first one in the metadata.
-  // Errors: IoError.
+  // The model whose inputs these are, Checkpoint::fingerprint(); empty: not known, nothing is compared.
+  void set_model(std::string fingerprint) { model_ = std::move(fingerprint); }
+  const std::string& model() const { return model_; }
+  // Errors: InvalidArgument for another model than that of set_model.
+  void check_model(const Checkpoint& checkpoint) const;
+
+  // One safetensors file: "<first layer>.gram" F32 [K, K]; in the metadata each further layer's first one, and the
+  // model. Errors: IoError.
   void save(const std::filesystem::path& file) const;
   // Errors: IoError; CheckpointError for a file that is not such a file, with the tensor's name.
   static Calibration load(const std::filesystem::path& file);
@@ -46,6 +55,7 @@ class Calibration {
 
   const Input& input(std::string_view name) const;
 
+  std::string model_;
   std::map<std::string, Input, std::less<>> inputs_;         // by the first layer's name
   std::map<std::string, std::string, std::less<>> readers_;  // layer -> input
 };

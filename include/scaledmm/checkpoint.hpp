@@ -79,6 +79,11 @@ class Checkpoint {
   ConstTensorView tensor(std::string_view name) const;
   bool has_tensor(std::string_view name) const;
 
+  // A hash of every tensor's name, type, shape, and first and last 4096 bytes: the same for copies and other files of
+  // one model, another after any training, rotation or quantization. It does not withstand somebody who forges it.
+  // Errors: IoError.
+  std::string fingerprint() const;
+
   // Every rank-2 module that is a linear layer, natural order of names (layers.2 before layers.10).
   const std::vector<LayerRecord>& layers() const;
   // Errors: CheckpointError for an unknown name, with the nearest known ones.
@@ -178,7 +183,8 @@ struct ConvertedLayer {
 // written under a temporary name beside `destination` and renamed at the end; nothing is left behind on an error.
 // Errors: CheckpointError (also for a weight that is not finite, with file, tensor and position), IoError, Unsupported
 // (a source that is quantized already, or has nothing to quantize), InvalidArgument (a destination that exists, an
-// ignore entry that matches no layer, a calibration without a layer that is quantized or with another K).
+// ignore entry that matches no layer, a calibration of another model, without a layer that is quantized or with another
+// K).
 std::vector<ConvertedLayer> convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                                     const ConvertOptions& options);
 

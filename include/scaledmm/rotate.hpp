@@ -30,8 +30,8 @@ struct RotateOptions {
 // exponent 0.5 does for the largest values (Xiao et al., 2023). Tensors keep their dtypes. Computed in f32. Written
 // under a temporary name and renamed at the end, as convert() does. Errors: CheckpointError for a missing tensor or a
 // wrong shape; Unsupported for another model type, a source that is quantized, or a tensor that is none of a plain
-// decoder's; InvalidArgument for a destination that exists, or a calibration without an input of a down_proj or with
-// another K for it; IoError.
+// decoder's; InvalidArgument for a destination that exists, or a calibration of another model, without an input of
+// a down_proj or with another K for it; IoError.
 void rotate(const std::filesystem::path& source, const std::filesystem::path& destination,
             const RotateOptions& options = {});
 

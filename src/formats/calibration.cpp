@@ -9,13 +9,15 @@
 #include "formats/row_matrix.hpp"
 #include "formats/safetensors.hpp"
 #include "formats/safetensors_writer.hpp"
+#include "scaledmm/checkpoint.hpp"
 #include "scaledmm/error.hpp"
 
 namespace scaledmm {
 namespace {
 
 constexpr std::string_view kSuffix = ".gram";
-constexpr std::int64_t kStripe = 128;  // rows of a Gram matrix that one task adds to
+constexpr std::string_view kModel = "scaledmm.model";  // in the metadata
+constexpr std::int64_t kStripe = 128;                  // rows of a Gram matrix that one task adds to
 
 std::string list(const std::vector<std::string>& layers) {
   std::string text;
@@ -68,8 +70,8 @@ void Calibration::add(const std::vector<std::string>& layers, ConstTensorView x,
   context.parallel((k + kStripe - 1) / kStripe, [&](std::int64_t task) {
     const std::int64_t begin = task * kStripe, end = std::min(k, begin + kStripe);
     Eigen::Map<RowMatrix> sum(input.sum.data(), k, k);
-    sum.block(begin, 0, end - begin, end).noalias() +=
-        scaled.middleCols(begin, end - begin).transpose() * scaled.leftCols(end);
+    add_transposed_product(scaled.middleCols(begin, end - begin), scaled.leftCols(end),
+                           sum.block(begin, 0, end - begin, end));
   });
   input.rows += rows;
 }
@@ -101,6 +103,14 @@ std::vector<float> Calibration::gram(std::string_view name) const {
   return gram;
 }
 
+void Calibration::check_model(const Checkpoint& checkpoint) const {
+  if (model_.empty()) return;
+  const std::string fingerprint = checkpoint.fingerprint();
+  if (fingerprint == model_) return;
+  throw InvalidArgument("the calibration is of another model: its fingerprint is " + quote(model_) + ", that of " +
+                        escape(checkpoint.directory().string()) + " is " + quote(fingerprint));
+}
+
 void Calibration::save(const std::filesystem::path& file) const {
   std::vector<TensorDeclaration> tensors;
   std::map<std::string, std::string> metadata;
@@ -110,6 +120,7 @@ void Calibration::save(const std::filesystem::path& file) const {
       if (layer != name) metadata[layer] = name;
     }
   }
+  if (!model_.empty()) metadata[std::string(kModel)] = model_;
   SafetensorsWriter writer(file, std::move(tensors), metadata);
   for (const TensorDeclaration& tensor : writer.order()) {
     const std::string name = tensor.name.substr(0, tensor.name.size() - kSuffix.size());
@@ -151,6 +162,7 @@ Calibration Calibration::load(const std::filesystem::path& file) {
     result.readers_[name] = name;
   }
   for (const auto& [layer, name] : source.metadata()) {
+    if (layer == kModel) result.model_ = name;
     const auto found = result.inputs_.find(name);
     if (found == result.inputs_.end()) continue;  // not ours: {"format": "pt"}
     found->second.layers.push_back(layer);

@@ -4,9 +4,11 @@
 #include <array>
 #include <numeric>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include "formats/config_node.hpp"
+#include "formats/content_hash.hpp"
 #include "formats/json.hpp"
 #include "formats/layer_table.hpp"
 #include "formats/quant_config.hpp"
@@ -153,6 +155,24 @@ ConstTensorView Checkpoint::tensor(std::string_view name) const {
 }
 
 bool Checkpoint::has_tensor(std::string_view name) const { return impl_->files.find(name) != nullptr; }
+
+std::string Checkpoint::fingerprint() const {
+  constexpr std::size_t kSampleBytes = 4096;
+  ContentHash hash;
+  const auto add_text = [&](const std::string& text) {
+    hash.update(std::as_bytes(std::span(text.c_str(), text.size() + 1)));
+  };
+  for (const auto& [name, location] : impl_->files.tensors) {
+    const TensorEntry& entry = *location.entry;
+    add_text(name);
+    add_text(std::string(entry.stored->name));
+    add_text(entry.shape.text());
+    const std::span<const std::byte> bytes = impl_->files.files[location.file].bytes(entry);
+    hash.update(bytes.first(std::min(kSampleBytes, bytes.size())));
+    hash.update(bytes.last(std::min(kSampleBytes, bytes.size())));
+  }
+  return hash.digits();
+}
 
 const LayerRecord& Checkpoint::layer(std::string_view name) const {
   const auto found = impl_->layer_index.find(name);

@@ -14,6 +14,7 @@
 
 #include "formats/atomic_file.hpp"
 #include "formats/converted_weight.hpp"
+#include "formats/decoder_config.hpp"
 #include "formats/other_files.hpp"
 #include "formats/quote.hpp"
 #include "formats/safetensors_writer.hpp"
@@ -316,6 +317,8 @@ std::vector<ConvertedLayer> convert(const fs::path& source, const fs::path& dest
   if (!checkpoint.quant_method().empty()) {
     throw Unsupported(escape(source.string()) + ": is quantized already (" + checkpoint.quant_method() + ")");
   }
+  check_config_sizes(checkpoint);
+  if (options.calibration != nullptr) options.calibration->check_model(checkpoint);
   AtomicDirectory directory(destination);
   Converter converter(checkpoint, options);
   converter.write(directory.path());

@@ -81,7 +81,8 @@ void round_with_compensation(ConstTensorView w, GroupShape group, const ErrorCom
         const std::int64_t left = end - j - 1;
         rest.middleCols(j + 1, left).noalias() -= errors.col(j - begin) * u.row(j).segment(j + 1, left);
       }
-      rest.rightCols(k - end).noalias() -= errors.leftCols(end - begin) * u.block(begin, end, end - begin, k - end);
+      subtract_product(errors.leftCols(end - begin), u.block(begin, end, end - begin, k - end),
+                       rest.rightCols(k - end));
     }
   }
 }

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "formats/atomic_file.hpp"
+#include "formats/decoder_config.hpp"
 #include "formats/json.hpp"
 #include "formats/other_files.hpp"
 #include "formats/quote.hpp"
@@ -103,9 +103,10 @@ class Rotator {
   std::int64_t size(const char* key) const;
   RowMatrix load(const std::string& name, std::int64_t rows, std::int64_t columns) const;
   RowMatrix rotated(const Target& target) const;
-  // s_j of the inputs of `down`: see rotate.hpp.
-  Eigen::ArrayXf smoothing_scales(const std::string& down) const;
-  void smooth(const Role& role, RowMatrix& w) const;
+  // s_j of the inputs of `down`: see rotate.hpp. Kept: down, up and its bias ask for them.
+  const Eigen::ArrayXf& smoothing_scales(const std::string& down);
+  Eigen::ArrayXf computed_scales(const std::string& down) const;
+  void smooth(const Role& role, RowMatrix& w);
   // `values` of every block of a head's rows from the left by R^T: W -> (I (x) R^T) W.
   void rotate_heads(RowMatrix& w) const;
   void write_file_of(const fs::path& file, const std::vector<Target>& targets);
@@ -117,6 +118,7 @@ class Rotator {
   std::int64_t hidden_ = 0;
   RowMatrix rotation_;  // Q [hidden, hidden]
   RowMatrix head_rotation_;
+  std::map<std::string, Eigen::ArrayXf> smoothing_scales_;  // by the layer
   std::size_t done_ = 0;
   std::size_t total_ = 0;
 };
@@ -126,10 +128,9 @@ Rotator::Rotator(const Checkpoint& source, const RotateOptions& options)
       options_(options),
       config_(parse_json(source.config_json(), "config.json")),
       files_(open_weight_files(source.directory())) {
-  const std::set<std::string> kTypes = {"llama", "mistral", "qwen2", "qwen3"};
-  const Json* type = find_member(config_, "model_type");
-  const std::string text = type != nullptr && type->is_string() ? type->get<std::string>() : "";
-  if (!kTypes.contains(text)) {
+  if (!is_plain_decoder(config_)) {
+    const Json* type = find_member(config_, "model_type");
+    const std::string text = type != nullptr && type->is_string() ? type->get<std::string>() : "";
     throw Unsupported(escape(source.directory().string()) + ": model_type " + quote(text) +
                       " cannot be rotated, only llama, mistral, qwen2 and qwen3");
   }
@@ -175,7 +176,7 @@ RowMatrix Rotator::load(const std::string& name, std::int64_t rows, std::int64_t
 void Rotator::rotate_heads(RowMatrix& w) const {
   const std::int64_t head = head_rotation_.rows();
   for (std::int64_t begin = 0; begin + head <= w.rows(); begin += head) {
-    w.middleRows(begin, head) = (head_rotation_.transpose() * w.middleRows(begin, head)).eval();
+    w.middleRows(begin, head) = transposed_product(head_rotation_, w.middleRows(begin, head));
   }
 }
 
@@ -191,21 +192,21 @@ RowMatrix Rotator::rotated(const Target& target) const {
     case Part::kNorm:
       return RowMatrix::Ones(1, load(target.source, 1, hidden_).cols());
     case Part::kEmbedding:
-      return load(target.source, -1, hidden_) * rotation_;
+      return product(load(target.source, -1, hidden_), rotation_);
     case Part::kWriter:
-      return rotation_.transpose() * load(target.source, hidden_, -1);
+      return transposed_product(rotation_, load(target.source, hidden_, -1));
     case Part::kOutput: {
       const RowMatrix w = load(target.source, hidden_, -1);
       whole_heads(w.cols());
       RowMatrix columns = w.transpose();
       rotate_heads(columns);
-      return rotation_.transpose() * columns.transpose();
+      return transposed_product(rotation_, RowMatrix(columns.transpose()));
     }
     case Part::kHead:
     case Part::kReader:
     case Part::kValue: {
       const RowMatrix gain = load(target.role.gain, 1, hidden_);
-      RowMatrix w = load(target.source, -1, hidden_) * gain.asDiagonal() * rotation_;
+      RowMatrix w = product(load(target.source, -1, hidden_) * gain.asDiagonal(), rotation_);
       if (target.role.part == Part::kValue) {
         whole_heads(w.rows());
         rotate_heads(w);
@@ -218,7 +219,13 @@ RowMatrix Rotator::rotated(const Target& target) const {
   return load(target.source, -1, -1);
 }
 
-Eigen::ArrayXf Rotator::smoothing_scales(const std::string& down) const {
+const Eigen::ArrayXf& Rotator::smoothing_scales(const std::string& down) {
+  const auto known = smoothing_scales_.find(down);
+  if (known != smoothing_scales_.end()) return known->second;
+  return smoothing_scales_[down] = computed_scales(down);
+}
+
+Eigen::ArrayXf Rotator::computed_scales(const std::string& down) const {
   const RowMatrix w = load(down + ".weight", hidden_, -1);
   const Calibration& calibration = *options_.calibration;
   const std::string_view input = calibration.input_of(down);
@@ -237,9 +244,9 @@ Eigen::ArrayXf Rotator::smoothing_scales(const std::string& down) const {
   return logarithms.exp();
 }
 
-void Rotator::smooth(const Role& role, RowMatrix& w) const {
+void Rotator::smooth(const Role& role, RowMatrix& w) {
   if (options_.calibration == nullptr || role.channels == Channels::kNone) return;
-  const Eigen::ArrayXf scales = smoothing_scales(role.down);
+  const Eigen::ArrayXf& scales = smoothing_scales(role.down);
   if (role.channels == Channels::kColumns) {
     w = w * scales.matrix().asDiagonal();
     return;
@@ -318,6 +325,8 @@ void rotate(const fs::path& source, const fs::path& destination, const RotateOpt
     throw Unsupported(escape(source.string()) + ": is quantized (" + checkpoint.quant_method() +
                       "), only a dense model can be rotated");
   }
+  check_config_sizes(checkpoint);
+  if (options.calibration != nullptr) options.calibration->check_model(checkpoint);
   AtomicDirectory directory(destination);
   Rotator(checkpoint, options).write(directory.path());
   copy_other_files(source, directory.path());
