@@ -1,4 +1,4 @@
-// Checkpoint folders of every dialect: the layer table, contradictions, values, loaded and fused layers.
+// Checkpoint folders of every dialect: the layer table, contradictions, values and loaded layers.
 #include "scaledmm/checkpoint.hpp"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "scaledmm/error.hpp"
-#include "toy_checkpoint.hpp"
+#include "toy_layers.hpp"
 
 namespace scaledmm {
 namespace {
@@ -20,45 +19,6 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 using Fp8Config = FP8ScaledMMLinearLayerConfig;
 using Int8Config = Int8ScaledMMLinearLayerConfig;
-
-std::string with_config(const std::string& quantization_config, const std::string& dtype = "float32") {
-  return R"({"model_type":"toy","torch_dtype":")" + dtype + R"(","quantization_config":)" + quantization_config + "}";
-}
-
-std::string compressed(const std::string& format, const std::string& weights, const std::string& input,
-                       const std::string& ignore = "\"lm_head\"") {
-  const std::string type = format == "int-quantized" ? "int" : "float";
-  const auto arguments = [&](const std::string& rest) {
-    return rest == "null" ? rest : R"({"num_bits":8,"type":")" + type + "\"," + rest + "}";
-  };
-  return with_config(R"({"quant_method":"compressed-tensors","format":")" + format + R"(","ignore":[)" + ignore +
-                     R"(],"config_groups":{"group_0":{"targets":["Linear"],"weights":)" + arguments(weights) +
-                     R"(,"input_activations":)" + arguments(input) + "}}}");
-}
-
-const std::string kTensor = R"("strategy":"tensor")";
-const std::string kChannel = R"("strategy":"channel")";
-const std::string kToken = R"("strategy":"token","dynamic":true)";
-const std::string kBlock = R"("strategy":"block","block_structure":[128,128])";
-const std::string kFp8Dynamic = with_config(R"({"quant_method":"fp8","activation_scheme":"dynamic"})");
-const std::string kFp8Static = with_config(R"({"quant_method":"fp8","activation_scheme":"static"})");
-const std::string kFp8Block =
-    with_config(R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[128,128]})");
-
-// y = x W^T for x all 1, f32.
-std::vector<float> run_ones(const Linear& linear) {
-  const WeightShape shape = weight_shape(linear.config());
-  const std::vector<float> x(static_cast<std::size_t>(shape.k), 1.0f);
-  std::vector<float> y(static_cast<std::size_t>(shape.n), -1.0f);
-  Context context;
-  linear.apply(ConstTensorView(x.data(), DType::kF32, {1, shape.k}), TensorView(y.data(), DType::kF32, {1, shape.n}),
-               context);
-  return y;
-}
-
-void expect_near_all(const std::vector<float>& y, std::size_t begin, std::size_t end, float value) {
-  for (std::size_t i = begin; i < end; ++i) ASSERT_NEAR(y[i], value, std::abs(value) * 1e-5f) << "output " << i;
-}
 
 // ------------------------------------------------------------------------------------------ the examples, as written
 
@@ -240,30 +200,6 @@ TEST(Checkpoint, MixedGroupsGiveEachLayerItsOwn) {
 }
 
 // ------------------------------------------------------------------------------------------------- one layer at a time
-
-struct Toy {
-  ScratchFolder folder;
-  explicit Toy(const std::string& config, const std::vector<ToyTensor>& tensors) {
-    write_toy_checkpoint(folder.path(), config, tensors);
-  }
-  Checkpoint open(bool lenient = false) const {
-    CheckpointOptions options;
-    options.lenient = lenient;
-    return Checkpoint::open(folder.path(), options);
-  }
-  template <class E = CheckpointError>
-  std::string refusal() const {
-    return message_of<E>([&] { open(); });
-  }
-  std::string load_refusal() const {
-    const Checkpoint checkpoint = open();
-    return message_of<CheckpointError>([&] { Linear::load(checkpoint, "m"); });
-  }
-};
-
-bool any_contains(const std::vector<std::string>& texts, std::string_view part) {
-  return std::ranges::any_of(texts, [&](const std::string& text) { return contains(text, part); });
-}
 
 TEST(Scales, BytesAreExponents) {
   for (const char* dtype : {"F8_E8M0", "U8"}) {
@@ -506,96 +442,6 @@ TEST(Verify, AQuantizedModelHasAQuantizedLayer) {
   EXPECT_TRUE(contains(problems[0], "\"compressed-tensors\", but no layer is quantized") ||
               contains(problems[0], "\"fp8\", but no layer is quantized"))
       << problems[0];
-}
-
-// -------------------------------------------------------------------------------------------------------- fused layers
-
-// q, k, v of 64 + 16 + 16 rows with per-tensor scales 0.5, 2, 0.125.
-std::vector<ToyTensor> unequal_parts(const char* dtype, bool static_input) {
-  std::vector<ToyTensor> tensors;
-  for (const auto& [name, n, scale] :
-       {std::tuple("q_proj", 64, 0.5), std::tuple("k_proj", 16, 2.0), std::tuple("v_proj", 16, 0.125)}) {
-    tensors.push_back(toy(std::string(name) + ".weight", dtype, {n, 32}, 1));
-    tensors.push_back(toy(std::string(name) + ".weight_scale", "F32", {}, scale));
-    if (static_input) tensors.push_back(toy(std::string(name) + ".input_scale", "F32", {}, 1));
-  }
-  return tensors;
-}
-const std::vector<std::string> kParts = {"q_proj", "k_proj", "v_proj"};
-
-TEST(Fused, PartsOfUnequalWidthKeepTheirScales) {
-  struct Case {
-    std::string config;
-    const char* dtype;
-    bool static_input;
-  };
-  for (const Case& c : {Case{kFp8Static, "F8_E4M3", true}, Case{kFp8Dynamic, "F8_E4M3", false},
-                        Case{compressed("float-quantized", kTensor, "null"), "F8_E4M3", false},
-                        Case{compressed("int-quantized", kTensor, kTensor), "I8", true},
-                        Case{compressed("int-quantized", kTensor, kToken), "I8", false}}) {
-    const Toy toys(c.config, unequal_parts(c.dtype, c.static_input));
-    const Linear linear = Linear::load_fused(toys.open(), kParts);
-    EXPECT_EQ(weight_shape(linear.config()), (WeightShape{96, 32}));
-    EXPECT_TRUE(linear.warnings().empty());
-    const std::vector<float> y = run_ones(linear);
-    expect_near_all(y, 0, 64, 16);
-    expect_near_all(y, 64, 80, 64);
-    expect_near_all(y, 80, 96, 4);
-  }
-}
-
-TEST(Fused, OneScaleOnDiskIsForAllParts) {
-  const Toy toys(kFp8Dynamic,
-                 {toy("qkv_proj.weight", "F8_E4M3", {96, 32}, 1), toy("qkv_proj.weight_scale", "F32", {1}, 2)});
-  expect_near_all(run_ones(Linear::load(toys.open(), "qkv_proj")), 0, 96, 64);
-}
-
-TEST(Fused, BiasesLieSideBySide) {
-  std::vector<ToyTensor> tensors = unequal_parts("F8_E4M3", false);
-  tensors.push_back(toy("k_proj.bias", "BF16", {16}, 3));
-  const std::vector<float> y = run_ones(Linear::load_fused(Toy(kFp8Dynamic, tensors).open(), kParts));
-  expect_near_all(y, 0, 64, 16);
-  expect_near_all(y, 64, 80, 67);
-}
-
-TEST(Fused, StaticInputScalesThatDifferAreMergedAndSaid) {
-  std::vector<ToyTensor> tensors = unequal_parts("F8_E4M3", true);
-  tensors.back() = toy("v_proj.input_scale", "F32", {}, 2);
-  const Linear linear = Linear::load_fused(Toy(kFp8Static, tensors).open(), kParts);
-  EXPECT_TRUE(any_contains(linear.warnings(), "the largest is taken"));
-  expect_near_all(run_ones(linear), 0, 64, 16);
-}
-
-TEST(Fused, BlockPartsMustFillTheirBlocks) {
-  const auto tensors = [](std::int64_t first) {
-    return std::vector<ToyTensor>{toy("gate_proj.weight", "F8_E4M3", {first, 128}, 1),
-                                  toy("gate_proj.weight_scale_inv", "F32", {2, 1}, [](auto i) { return i + 1; }),
-                                  toy("up_proj.weight", "F8_E4M3", {192, 128}, 1),
-                                  toy("up_proj.weight_scale_inv", "F32", {2, 1}, [](auto i) { return i + 3; })};
-  };
-  const std::vector<float> y =
-      run_ones(Linear::load_fused(Toy(kFp8Block, tensors(256)).open(), {"gate_proj", "up_proj"}));
-  expect_near_all(y, 0, 128, 128);
-  expect_near_all(y, 128, 256, 256);
-  expect_near_all(y, 256, 384, 384);
-  expect_near_all(y, 384, 448, 512);
-  const Toy misaligned(kFp8Block, tensors(192));
-  const Checkpoint checkpoint = misaligned.open();
-  const std::string text = message_of<InvalidArgument>([&] {
-    Linear::load_fused(checkpoint, {"gate_proj", "up_proj"});
-  });
-  EXPECT_TRUE(contains(text, "192 rows do not fill scale blocks of 128")) << text;
-}
-
-TEST(Fused, PartsThatDifferAreListed) {
-  std::vector<ToyTensor> tensors = unequal_parts("I8", false);
-  tensors[0] = toy("q_proj.weight", "BF16", {64, 32}, 1);
-  tensors.erase(tensors.begin() + 1);
-  const Toy toys(compressed("int-quantized", kTensor, kToken, "\"q_proj\""), tensors);
-  const Checkpoint checkpoint = toys.open();
-  const std::string text = message_of<InvalidArgument>([&] { Linear::load_fused(checkpoint, kParts); });
-  EXPECT_TRUE(contains(text, "q_proj: dense (left out)") && contains(text, "k_proj: int8")) << text;
-  EXPECT_THROW(Linear::load_fused(checkpoint, {}), InvalidArgument);
 }
 
 }  // namespace

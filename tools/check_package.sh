@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the package, static and shared, and builds the consumer of tests/package against each with CMake and
-# pkg-config. The static library is that of build/ci, which must be built.
+# pkg-config. The static library is that of build/ci, which must be built; the shared one is linked from its objects.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=build/package
@@ -9,10 +9,11 @@ for shared in OFF ON; do
   if [ $shared = OFF ]; then
     cmake --install build/ci --prefix "$prefix" --component Unspecified >/dev/null
   else
-    cmake -S . -B "$work/library" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DSCALEDMM_WERROR=ON \
-      -DSCALEDMM_TESTS=OFF -DSCALEDMM_EXAMPLES=OFF -DSCALEDMM_CLI=OFF -DSCALEDMM_CUDA=OFF \
-      -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
-    cmake --build "$work/library" --target install >/dev/null
+    cmake -S . -B "$work/library" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+      -DSCALEDMM_OBJECTS_OF="$PWD/build/ci" -DSCALEDMM_TESTS=OFF -DSCALEDMM_EXAMPLES=OFF -DSCALEDMM_CLI=OFF \
+      -DSCALEDMM_CUDA=OFF -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
+    cmake --build "$work/library" --target scaledmm >/dev/null
+    cmake --install "$work/library" >/dev/null
   fi
   cmake -S tests/package -B "$work/consumer-$shared" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
   cmake --build "$work/consumer-$shared" >/dev/null

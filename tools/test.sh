@@ -4,9 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The shared library of the package check is compiled as the release build is: it comes from the cache.
-export CCACHE_DIR=$PWD/build/ccache CCACHE_MAXSIZE=2G CCACHE_COMPRESSLEVEL=1 CMAKE_CXX_COMPILER_LAUNCHER=ccache
-
 step() { printf '\n== %s\n' "$*"; }
 
 tools/python.sh
@@ -21,7 +18,7 @@ cmake --build --preset ci
 tools/check_baseline.sh build/ci
 
 step "tests, release"
-ctest --preset ci
+ctest --preset ci -j "$(nproc)"
 
 step "golden vectors, the model's preparation and the Python package"
 python tests/golden/make_golden.py --check
@@ -30,9 +27,9 @@ PYTHONPATH=$PWD/build/ci/python python -m pytest -q python/tests
 step "tests, address and undefined-behaviour sanitizers"
 cmake --preset dev >/dev/null
 cmake --build --preset dev
-ASAN_OPTIONS=detect_leaks=1 ctest --preset dev
+ASAN_OPTIONS=detect_leaks=1 ctest --preset dev -j "$(nproc)"
 
-step "thread sanitizer: pool and kernels"
+step "thread sanitizer: the pool and the work dealt to its threads"
 cmake --preset tsan >/dev/null
 cmake --build --preset tsan --target device_test
 build/tsan/tests/device_test --gtest_brief=1
