@@ -3,6 +3,7 @@
 
 #include "scaledmm/calibration.hpp"
 #include "scaledmm/checkpoint.hpp"
+#include "scaledmm/dense.hpp"
 #include "scaledmm/device.hpp"
 #include "scaledmm/device_memory.hpp"
 #include "scaledmm/dtype.hpp"
