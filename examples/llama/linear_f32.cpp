@@ -2,8 +2,12 @@
 // share of the outputs: OpenBLAS's own threads would keep a core busy between calls, which our threads need for
 // attention.
 #include <cblas.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
 
 #include "dense_tensor.hpp"
 #include "linear_op.hpp"
@@ -54,6 +58,15 @@ class F32Linear final : public LinearOp {
 
 std::unique_ptr<LinearOp> load_f32(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts) {
   return std::make_unique<F32Linear>(checkpoint, parts);
+}
+
+void start_with_fitting_blas(char** argv) {
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr || openblas_get_corename() != std::string("Prescott")) return;
+  const scaledmm::CpuFeatures cpu = scaledmm::this_cpu().cpu;
+  if (!cpu.avx2) return;
+  setenv("OPENBLAS_CORETYPE", cpu.avx512 ? "SkylakeX" : "Haswell", 1);
+  execv("/proc/self/exe", argv);
+  throw std::system_error(errno, std::generic_category(), "cannot start again with another OPENBLAS_CORETYPE");
 }
 
 std::string blas_name() {

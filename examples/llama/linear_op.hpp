@@ -29,7 +29,7 @@ struct LinearParts {
 // The layers of a dense checkpoint run in one of two ways. Both take f32 activations and compute in f32.
 enum class DenseMath {
   kF32,   // weights widened to f32 when loaded; OpenBLAS
-  kBF16,  // weights stay bf16; OpenBLAS on panels widened at each call, for few rows a loop that widens in registers
+  kBF16,  // weights stay bf16; scaledmm::DenseLinear
 };
 
 // scaledmm::Linear, one for all parts where their scales allow it, else one each. `threads` load it. On a GPU x and y
@@ -37,11 +37,17 @@ enum class DenseMath {
 std::unique_ptr<LinearOp> load_quantized(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts,
                                          const scaledmm::Device& device, int threads);
 std::unique_ptr<LinearOp> load_f32(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts);
-std::unique_ptr<LinearOp> load_bf16(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts);
+std::unique_ptr<LinearOp> load_bf16(const scaledmm::Checkpoint& checkpoint, const LinearParts& parts,
+                                    scaledmm::Context& context);
 
 // Runs `op`, and adds what it reads to `calibration`, which must outlive it.
 std::unique_ptr<LinearOp> observed(std::unique_ptr<LinearOp> op, const LinearParts& parts,
                                    scaledmm::Calibration& calibration);
+
+// OpenBLAS knows CPUs by family and model, and takes the loops of 2004 (Prescott, SSE3) for those that it does not
+// know. There this starts the program again, with the loops that the CPU's instructions allow, unless OPENBLAS_CORETYPE
+// is set. Errors: std::system_error.
+void start_with_fitting_blas(char** argv);
 
 // The name and the chosen core of the BLAS: "OpenBLAS 0.3.21 Haswell".
 std::string blas_name();

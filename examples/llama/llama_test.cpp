@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "bf16_matrix.hpp"
 #include "evaluation.hpp"
 #include "sampler.hpp"
 #include "scaledmm/error.hpp"
@@ -104,38 +103,6 @@ TEST(VectorMath, TilesMatchPlainSums) {
       }
     }
   }
-}
-
-TEST(Bf16Matrix, MultipliesFewAndManyRowsAlike) {
-  constexpr std::int64_t kN = 1000;
-  constexpr std::int64_t kK = 71;
-  constexpr std::int64_t kM = 5;
-  const std::vector<std::uint16_t> values = random_bf16(kN * kK);
-  const Bf16Matrix matrix(values, kN, kK);
-  const std::vector<float> x = random_values(kM * kK);
-  std::vector<float> many(kM * kN);
-  std::vector<float> one(kN);
-  scaledmm::Context context(scaledmm::Threading{3, nullptr, nullptr});
-  matrix.multiply(x.data(), kM, many.data(), context);
-  for (std::int64_t i = 0; i < kM; ++i) {
-    matrix.multiply(x.data() + i * kK, 1, one.data(), context);
-    for (std::int64_t n = 0; n < kN; ++n) {
-      double expected = 0;
-      for (std::int64_t k = 0; k < kK; ++k) {
-        expected += static_cast<double>(widen(values[static_cast<std::size_t>(n * kK + k)])) *
-                    x[static_cast<std::size_t>(i * kK + k)];
-      }
-      ASSERT_NEAR(one[static_cast<std::size_t>(n)], expected, 1e-4) << i << " " << n;
-      ASSERT_NEAR(many[static_cast<std::size_t>(i * kN + n)], expected, 1e-4) << i << " " << n;
-    }
-  }
-}
-
-Config rotary_config() {
-  Config config;
-  config.head_dim = 16;
-  config.rope_theta = 1000;
-  return config;
 }
 
 TEST(Rotary, PositionZeroChangesNothing) {

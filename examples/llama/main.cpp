@@ -11,6 +11,7 @@
 
 #include "evaluation.hpp"
 #include "example_data.hpp"
+#include "linear_op.hpp"
 #include "model.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
@@ -217,6 +218,7 @@ int run_main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    llama::start_with_fitting_blas(argv);
     return llama::run_main(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "llama: %s\n", error.what());

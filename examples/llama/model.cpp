@@ -22,10 +22,11 @@ void for_rows(std::int64_t m, scaledmm::Context& context, const Fn& fn) {
 
 }  // namespace
 
-Model::Model(const Config& config, Bf16Matrix embedding, std::optional<Bf16Matrix> head, scaledmm::Context& context)
+Model::Model(const Config& config, std::span<const std::uint16_t> embedding, scaledmm::DenseLinear head,
+             scaledmm::Context& context)
     : config_(config),
       context_(&context),
-      embedding_(std::move(embedding)),
+      embedding_(embedding.begin(), embedding.end()),
       head_(std::move(head)),
       attention_(config, config.max_positions) {}
 
@@ -34,6 +35,7 @@ Model Model::load(const std::filesystem::path& folder, DenseMath dense, scaledmm
   scaledmm::CheckpointOptions options;
   options.input_dtype = scaledmm::DType::kF32;
   const scaledmm::Checkpoint checkpoint = scaledmm::Checkpoint::open(folder, options);
+  if (calibration != nullptr) calibration->set_model(checkpoint.fingerprint());
   const Config config = read_config(checkpoint);
   const auto load_linear = [&](const std::string& prefix, const std::vector<std::string>& names,
                                const std::vector<std::int64_t>& widths, std::int64_t k) {
@@ -42,17 +44,19 @@ Model Model::load(const std::filesystem::path& folder, DenseMath dense, scaledmm
     const auto is_quantized = [&](const std::string& name) { return checkpoint.layer(name).quantized; };
     std::unique_ptr<LinearOp> op = std::ranges::any_of(parts.names, is_quantized)
                                        ? load_quantized(checkpoint, parts, linears, context.threads())
-                                       : (dense == DenseMath::kF32 ? load_f32 : load_bf16)(checkpoint, parts);
+                                   : dense == DenseMath::kF32 ? load_f32(checkpoint, parts)
+                                                              : load_bf16(checkpoint, parts, context);
     return calibration == nullptr ? std::move(op) : observed(std::move(op), parts, *calibration);
   };
 
-  const auto load_matrix = [&](const std::string& name) {
-    const auto values = bf16_tensor(checkpoint, name, {config.vocabulary, config.hidden});
-    return Bf16Matrix({values.begin(), values.end()}, config.vocabulary, config.hidden);
+  const auto matrix = [&](const std::string& name) {
+    return bf16_tensor(checkpoint, name, {config.vocabulary, config.hidden});
   };
-  std::optional<Bf16Matrix> head;
-  if (!config.tied_head) head = load_matrix("lm_head.weight");
-  Model model(config, load_matrix("model.embed_tokens.weight"), std::move(head), context);
+  const auto embedding = matrix("model.embed_tokens.weight");
+  const auto head = config.tied_head ? embedding : matrix("lm_head.weight");
+  Model model(config, embedding,
+              scaledmm::DenseLinear({head.data(), scaledmm::DType::kBF16, {config.vocabulary, config.hidden}}, context),
+              context);
   model.last_norm_ = widened_tensor(checkpoint, "model.norm.weight", {config.hidden});
   const std::int64_t q = config.heads * config.head_dim;
   const std::int64_t kv = config.kv_heads * config.head_dim;
@@ -131,7 +135,7 @@ const float* Model::forward(std::span<const std::int32_t> tokens, KvCache& cache
       throw scaledmm::InvalidArgument("token " + std::to_string(token) + " is outside the vocabulary of " +
                                       std::to_string(config_.vocabulary));
     }
-    widen(embedding_.row(token), config_.hidden, residual_.data() + i * config_.hidden);
+    widen(embedding_.data() + token * config_.hidden, config_.hidden, residual_.data() + i * config_.hidden);
   }
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     run_block(blocks_[layer], static_cast<std::int64_t>(layer), m, cache);
@@ -142,7 +146,8 @@ const float* Model::forward(std::span<const std::int32_t> tokens, KvCache& cache
 }
 
 void Model::head(const float* hidden, std::int64_t m, float* logits) {
-  (head_ ? *head_ : embedding_).multiply(hidden, m, logits, *context_);
+  head_.apply({hidden, scaledmm::DType::kF32, {m, config_.hidden}}, {},
+              {logits, scaledmm::DType::kF32, {m, config_.vocabulary}}, *context_);
 }
 
 const std::vector<float>& Model::next_logits(std::span<const std::int32_t> tokens, KvCache& cache) {

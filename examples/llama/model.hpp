@@ -3,16 +3,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "attention.hpp"
-#include "bf16_matrix.hpp"
 #include "config.hpp"
 #include "linear_op.hpp"
 #include "scaledmm/checkpoint.hpp"
+#include "scaledmm/dense.hpp"
 
 namespace llama {
 
@@ -48,14 +47,15 @@ class Model {
     std::unique_ptr<LinearOp> down;
   };
 
-  Model(const Config& config, Bf16Matrix embedding, std::optional<Bf16Matrix> head, scaledmm::Context& context);
+  Model(const Config& config, std::span<const std::uint16_t> embedding, scaledmm::DenseLinear head,
+        scaledmm::Context& context);
   void run_block(const Block& block, std::int64_t layer, std::int64_t m, KvCache& cache);
   void norm(const float* x, const std::vector<float>& weight, std::int64_t m, float* y);
 
   Config config_;
   scaledmm::Context* context_;
-  Bf16Matrix embedding_;
-  std::optional<Bf16Matrix> head_;  // nothing: the embedding
+  std::vector<std::uint16_t> embedding_;  // [vocabulary, hidden] bf16
+  scaledmm::DenseLinear head_;
   Attention attention_;
   std::vector<Block> blocks_;
   std::vector<float> last_norm_;

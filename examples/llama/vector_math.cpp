@@ -15,18 +15,9 @@ namespace {
 constexpr std::int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
 using Ints = std::int32_t __attribute__((vector_size(32)));
-using Words = std::uint32_t __attribute__((vector_size(32)));
-using Halves = std::uint16_t __attribute__((vector_size(16)));
 
 LLAMA_INLINE void load(Floats& v, const float* p) { std::memcpy(&v, p, sizeof v); }
 LLAMA_INLINE void store(float* p, const Floats& v) { std::memcpy(p, &v, sizeof v); }
-
-LLAMA_INLINE void load_bf16(Floats& v, const std::uint16_t* p) {
-  Halves halves;
-  std::memcpy(&halves, p, sizeof halves);
-  const Words words = __builtin_convertvector(halves, Words) << 16;
-  std::memcpy(&v, &words, sizeof v);
-}
 
 LLAMA_INLINE float sum(const Floats& v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
@@ -107,26 +98,6 @@ LLAMA_INLINE float largest(const float* x, std::int64_t n) {
 
 LLAMA_CLONES void widen(const std::uint16_t* bf16, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(bf16[i]) << 16);
-}
-
-LLAMA_CLONES void multiply_vector(const std::uint16_t* w, std::int64_t rows, std::int64_t k, const float* x, float* y) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const std::uint16_t* p = w + row * k;
-    Floats sums[4] = {};
-    std::int64_t j = 0;
-    for (; j + 4 * kLanes <= k; j += 4 * kLanes) {
-      for (std::int64_t u = 0; u < 4; ++u) {
-        Floats weights;
-        Floats values;
-        load_bf16(weights, p + j + u * kLanes);
-        load(values, x + j + u * kLanes);
-        sums[u] += weights * values;
-      }
-    }
-    float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    for (; j < k; ++j) total += widen(p[j]) * x[j];
-    y[row] = total;
-  }
 }
 
 LLAMA_CLONES void multiply_tile(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride,
