@@ -17,6 +17,7 @@ void bind_errors(nanobind::module_& module);
 void bind_scheme(nanobind::module_& module);
 void bind_registry(nanobind::module_& module);
 void bind_checkpoint(nanobind::module_& module);
+void bind_dense(nanobind::module_& module);
 void bind_linear(nanobind::module_& module);
 void bind_quantize(nanobind::module_& module);
 void bind_threads(nanobind::module_& module);

@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   bind_array(module);
   bind_registry(module);
   bind_quantize(module);
+  bind_dense(module);
   bind_linear(module);
   bind_checkpoint(module);
   bind_threads(module);

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from scaledmm._openmp import use_torch_threads
 from scaledmm.vllm.blocks import keep_block_scales
+from scaledmm.vllm.dense import lacks_bf16, pack_dense_layers
 from scaledmm.vllm.fp8_methods import keep_part_scales, skip_dequantizing
 from scaledmm.vllm.kernels import fp8_block_kernel, fp8_kernel, int8_kernel, weight_only_kernel
 from scaledmm.vllm.quantizer import lacks_quantizer, supply_quantizer
@@ -163,6 +164,16 @@ def _supply_quantizer(platform: Any) -> str | None:
     return "scaled_fp8_quant (this build of vLLM has no native one)"
 
 
+def _pack_dense() -> str | None:
+    if not lacks_bf16():
+        return None
+    utils = importlib.import_module("vllm.model_executor.layers.utils")
+    _need(utils, "dispatch_cpu_unquantized_gemm")
+    if not pack_dense_layers(utils):
+        return None
+    return "dense bf16 layers: DenseLinear before torch's linear (this CPU has no bf16 instructions)"
+
+
 def install(report: Report, everywhere: bool) -> None:
     """Does everything that can be done with the vLLM that is there, on GPUs only if `everywhere`.
 
@@ -180,3 +191,4 @@ def install(report: Report, everywhere: bool) -> None:
     _attempt(report, "block scales of fused FP8 layers", partial(_keep_block_scales, linear, platform))
     if platform.is_cpu():
         _attempt(report, "the FP8 quantizer", partial(_supply_quantizer, platform))
+        _attempt(report, "dense bf16 layers", _pack_dense)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -20,10 +21,27 @@ def _dequantize(weight: torch.Tensor, scale: torch.Tensor, block: Sequence[int] 
 
 
 def _round_tokens(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """As docs/quantization.md 2 has it: dynamic, per token, symmetric."""
     x = inputs[0].float()
     largest = x.abs().amax(dim=-1, keepdim=True)
     codes = (x * torch.full_like(largest, 127.0).div(largest)).round()
     return ((codes * (largest / 127.0)).to(inputs[0].dtype),)
+
+
+def _round_asymmetric_tokens(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The same with zero points."""
+    x = inputs[0].float()
+    low = x.amin(dim=-1, keepdim=True).clamp(max=0)
+    scale = (x.amax(dim=-1, keepdim=True).clamp(min=0) - low) / 255.0
+    zero_point = (-128.0 - low / scale).round()
+    codes = ((x * scale.reciprocal()).round() + zero_point).clamp(-128, 127)
+    return (((codes - zero_point) * scale).to(inputs[0].dtype),)
+
+
+def _activations_of(quantization: dict[str, Any]) -> dict[str, Any]:
+    """How compressed-tensors says that the only group of layers quantizes its inputs."""
+    groups = quantization.get("config_groups", {}).values()
+    return next((group["input_activations"] or {} for group in groups), {})
 
 
 def dequantized_model(folder: Path, dtype: torch.dtype) -> LlamaForCausalLM:
@@ -42,10 +60,12 @@ def dequantized_model(folder: Path, dtype: torch.dtype) -> LlamaForCausalLM:
     if unexpected or [name for name in missing if name != "lm_head.weight"]:
         raise ValueError(f"{folder}: missing {missing}, unexpected {unexpected}")
     model.tie_weights()
-    if any(tensor.dtype == torch.int8 for tensor in load_file(folder / "model.safetensors").values()):
+    activations = _activations_of(quantization)
+    if activations.get("type") == "int":
+        hook = _round_tokens if activations["symmetric"] else _round_asymmetric_tokens
         for name, module in model.named_modules():
             if name in quantized:
-                module.register_forward_pre_hook(_round_tokens)
+                module.register_forward_pre_hook(hook)
     return model.to(dtype).eval()
 
 

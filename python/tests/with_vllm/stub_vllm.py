@@ -169,6 +169,8 @@ class StubVllm:
             setattr(self.linear, f"_POSSIBLE_{name}_KERNELS", {p: list(own) for p in PlatformEnum})
         self.custom_ops = ModuleType("vllm._custom_ops")
         self.custom_ops.scaled_fp8_quant = lambda *args, **kwargs: (_ for _ in ()).throw(AttributeError("no such op"))
+        self.layer_utils = ModuleType("vllm.model_executor.layers.utils")
+        self.layer_utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
         self.fp8_method = type("Fp8LinearMethod", (), {"block_quant": False, **_method()})
         self.scheme = type("CompressedTensorsW8A8Fp8", (), _method())
 
@@ -207,6 +209,7 @@ class StubVllm:
         modules["vllm.platforms"].current_platform = self.platform
         modules["vllm.model_executor.kernels.linear"] = self.linear
         modules["vllm._custom_ops"] = self.custom_ops
+        modules["vllm.model_executor.layers.utils"] = self.layer_utils
         modules[f"{quantization}.fp8"] = ModuleType(f"{quantization}.fp8")
         modules[f"{quantization}.fp8"].Fp8LinearMethod = self.fp8_method
         modules[f"{schemes}.compressed_tensors_w8a8_fp8"] = ModuleType("compressed_tensors_w8a8_fp8")
@@ -237,6 +240,11 @@ class BlockQuantScaleParameter(torch.nn.Parameter):
 
 def load_over(param: torch.nn.Parameter, loaded: torch.Tensor, part: object = None) -> None:
     raise AssertionError("vLLM's loader, which puts scales of one part over those of another")
+
+
+def dispatch_cpu_unquantized_gemm(layer: torch.nn.Module, remove_weight: bool) -> None:
+    """Chooses torch's linear, as vLLM does where it has no GEMM of its own."""
+    layer.cpu_linear = torch.nn.functional.linear
 
 
 def _method() -> dict[str, Any]:
