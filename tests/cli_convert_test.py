@@ -46,7 +46,7 @@ class Convert(Case):
             self.assertEqual(tensors["model.embed_tokens.weight"][0], "BF16")
             for layer in ("model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj"):
                 got = self.dequantized(scheme, tensors, layer)
-                self.assertLessEqual(max(abs(a - b) for a, b in zip(got, values)), step, scheme)
+                self.assertLessEqual(max(abs(a - b) for a, b in zip(got, values, strict=True)), step, scheme)
             config = json.loads((target / "config.json").read_text())["quantization_config"]
             method = "fp8" if scheme in ("fp8", "fp8-block") else "compressed-tensors"
             self.assertEqual(config["quant_method"], method)

@@ -63,7 +63,7 @@ class Run(Case):
         for dtype, pack in (("BF16", bf16), ("F16", f16)):
             got, shape, y = self.multiply(checkpoint, self.LAYER, (dtype, [2, 3, 320], pack(values)))
             self.assertEqual((got, shape), (dtype, [2, 3, 96]))
-            for a, b in zip(y, expected):
+            for a, b in zip(y, expected, strict=True):
                 if abs(b) < 65504:
                     self.assertAlmostEqual(a, b, delta=abs(b) * 2**-8)
             flag = ("--out-dtype", "f32")

@@ -422,6 +422,44 @@ def to_float32(x: ArrayLike, dtype: DTypeLike | None = None) -> Any:
     Floats of any storage type as f32, exact; `dtype` says what the elements of an integer array are. Errors: ValueError for integers without it.
     """
 
+class DenseLinear:
+    """
+    A layer that a checkpoint leaves dense in bf16, packed once for this CPU.
+
+    Products are exact, sums are f32 and rounded once. A row's bits depend neither on the batch nor on the threads.
+    """
+
+    def __init__(self, weight: ArrayLike, *, threads: int = 0) -> None:
+        """
+        Packs weight [N, K], bf16, which may be freed afterwards.
+
+        threads is for packing, 0 for the default. Errors: ValueError with the shape or dtype.
+        """
+
+    def __call__(self, x: ArrayLike, bias: ArrayLike | None = None, *, threads: int = 0) -> Any:
+        """
+        y = x W^T (+ bias).
+
+        Shapes: x [..., K] f32, bf16 or f16, packed where it has more than two dimensions; bias [N] f32, bf16 or f16; y [..., N] of
+        x's dtype and framework. Errors: ValueError with both shapes.
+        """
+
+    @property
+    def n(self) -> int:
+        """Output features."""
+
+    @property
+    def k(self) -> int:
+        """Input features."""
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of packed weights."""
+
 class Linear:
     """
     A quantized linear layer, packed once for the kernel that was selected for it.
