@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <vector>
 
+#include "cli/amx_registers.hpp"
 #include "device/target.hpp"
 #include "scaledmm/device.hpp"
 
@@ -18,29 +18,9 @@ constexpr double kProductOps = 16.0 * 16 * 64 * 2;  // of one TDPBSSD
 constexpr double kFullOps = 3.2e12;
 constexpr double kHalfOps = 2.6e12;
 
-// All eight tiles are live and hold real data: zeroed tiles, and fewer live ones, are fast in either state.
 SCALEDMM_TARGET_BEGIN("amx-tile,amx-int8")
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 void multiply_registers() {
-  const TileConfig config;
-  asm volatile("ldtilecfg %0" : : "m"(config));
-  alignas(64) std::uint8_t data[1024];
-  std::memset(data, 0x3c, sizeof(data));
-  _tile_loadd(0, data, 64);
-  _tile_loadd(1, data, 64);
-  _tile_loadd(2, data, 64);
-  _tile_loadd(3, data, 64);
-  _tile_loadd(4, data, 64);
-  _tile_loadd(5, data, 64);
-  _tile_loadd(6, data, 64);
-  _tile_loadd(7, data, 64);
+  load_registers<8>();
   for (int step = 0; step < kSteps; ++step) {
     _tile_dpbssd(0, 4, 6);
     _tile_dpbssd(1, 4, 7);

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "cli/amx_registers.hpp"
 #include "device/target.hpp"
 #include "kernels/cpu/huge_buffer.hpp"
 #include "scaledmm/device.hpp"
@@ -100,31 +101,10 @@ double probe_avx512_bf16() {
 }
 SCALEDMM_TARGET_END
 
-// Tiles 0 to 3 are sums, 4 and 5 operands with real data: operands that TILEZERO made are cheaper than any kernel's.
+// Tiles 0 to 3 are sums, 4 and 5 operands.
 SCALEDMM_TARGET_BEGIN("amx-tile,amx-int8,amx-bf16")
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
-};
-
-void load_tiles() {
-  const TileConfig config;
-  asm volatile("ldtilecfg %0" : : "m"(config));
-  alignas(64) std::uint8_t data[1024];
-  std::memset(data, 0x3c, sizeof(data));
-  _tile_loadd(0, data, 64);
-  _tile_loadd(1, data, 64);
-  _tile_loadd(2, data, 64);
-  _tile_loadd(3, data, 64);
-  _tile_loadd(4, data, 64);
-  _tile_loadd(5, data, 64);
-}
-
 double probe_amx_int8() {
-  load_tiles();
+  load_registers<6>();
   for (int step = 0; step < kSteps / 16; ++step) {
     _tile_dpbssd(0, 4, 5);
     _tile_dpbssd(1, 4, 5);
@@ -136,7 +116,7 @@ double probe_amx_int8() {
 }
 
 double probe_amx_bf16() {
-  load_tiles();
+  load_registers<6>();
   for (int step = 0; step < kSteps / 16; ++step) {
     _tile_dpbf16ps(0, 4, 5);
     _tile_dpbf16ps(1, 4, 5);

@@ -5,7 +5,9 @@ Block sizes follow the cache that the library reads from the machine. SCALEDMM_L
 so a sweep over that variable is a sweep over block sizes. Rounds go over all sizes in turn, because a shared machine
 has slow spells; the best and the median of the rounds' medians are printed, and all rows are written as JSON.
 
-    tools/tune_cpu.py build/release/scaledmm --kernel int8_w8a8_avx2 --scheme int8 --threads 1
+    tools/tune_cpu.py build/release/scaledmm --kernel fp8_w8a16_avx2 --scheme fp8_w8a16 --threads 1
+
+int8_w8a8_avx2 has blocks of a fixed size: there is nothing to sweep.
 """
 
 import argparse

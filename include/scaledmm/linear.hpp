@@ -85,9 +85,6 @@ class PackedWeights {
   virtual std::vector<PackedSection> sections() const { return {}; }
 };
 
-// How the sums of a kernel are formed. "fast" may keep partial sums in a short accumulator or fold scales into weights.
-enum class Accumulate : std::uint8_t { kExact, kFast };
-
 // What a kernel guarantees, as data. Selection can require the three booleans.
 struct Guarantees {
   bool deterministic = true;     // same input, same bits, every run

@@ -7,9 +7,10 @@
 
 #include "device/target.hpp"
 #include "kernels/cpu/fp8_product.hpp"
+#include "kernels/cpu/row_stores_avx512.hpp"
 
 // clang-format off
-SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,amx-tile")
+SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prfchw,amx-tile")
 // clang-format on
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
@@ -78,46 +79,99 @@ void store_sums(const Sums& sums) {
   if constexpr (kHalves == 2 && kPanels == 2) _tile_stored(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
 }
 
-// totals (+)= sums * row scale * scale, 4 instructions for 16 outputs: nothing in the loop depends on the block.
+// to = totals (+)= sums * power * row scale * scale, 4 instructions for 16 outputs of W8A16, 6 of W8A8: nothing in the
+// loop depends on the block.
 template <int kPanels, bool kFirst, bool kRowScales>
-void add_to_totals(const Sums& sums, std::int64_t rows, std::int64_t block, const TileCall& call) {
+void add_to_totals(const Sums& sums, std::int64_t rows, std::int64_t block, const TileCall& call, const Sums& to) {
+  const __m512 power = _mm512_set1_ps(call.inverse_power);
   for (int p = 0; p < kPanels; ++p) {
-    const __m512 scale = _mm512_load_ps(call.scales + p * call.panel_scales + block * kPanelColumns);
+    __m512 scale = _mm512_load_ps(call.scales + p * call.panel_scales + block * kPanelColumns);
+    if constexpr (!kRowScales) scale = _mm512_mul_ps(scale, power);
     const float* from = sums.at(0, p);
-    float* totals = call.totals + p * call.panel_sums;
+    const float* totals = call.totals + p * call.panel_sums;
+    float* out = to.at(0, p);
 #pragma GCC unroll 4
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t i = row * kPanelColumns;
       __m512 sum = _mm512_load_ps(from + i);
-      if constexpr (kRowScales) sum = _mm512_mul_ps(sum, _mm512_set1_ps(call.row_scale(row, block)));
+      if constexpr (kRowScales) {
+        // The scale of a row may be so large that it overflows with a sum of multiplied weights.
+        sum = _mm512_mul_ps(_mm512_mul_ps(sum, power), _mm512_set1_ps(call.row_scale(row, block)));
+      }
       const __m512 total = kFirst ? _mm512_mul_ps(sum, scale) : _mm512_fmadd_ps(sum, scale, _mm512_load_ps(totals + i));
-      _mm512_store_ps(totals + i, total);
+      _mm512_store_ps(out + i, total);
     }
   }
 }
 
-// One piece of K: step(i) adds the products of step i to the tiles of sums. Sums of a whole scale block pass through L1
-// on their way to the totals. Adding them one step late, so that the additions could overlap with the tiles of the next
-// block, was not faster.
-template <int kHalves, int kPanels, class Step>
-void multiply_piece(const Piece& piece, std::int64_t rows, const TileCall& call, std::int64_t first_step,
-                    std::int64_t steps, const Step& step) {
+template <int kPanels>
+void add_block(const Sums& sums, std::int64_t rows, std::int64_t block, const TileCall& call, const Sums& to) {
+  if (call.row_scales_step == 0) {
+    if (block == 0) return add_to_totals<kPanels, true, false>(sums, rows, block, call, to);
+    return add_to_totals<kPanels, false, false>(sums, rows, block, call, to);
+  }
+  if (block == 0) return add_to_totals<kPanels, true, true>(sums, rows, block, call, to);
+  add_to_totals<kPanels, false, true>(sums, rows, block, call, to);
+}
+
+// fp8::store_rows for the panels of one call. What is scaled here is multiplied by `power` first.
+template <int kPanels, class Store>
+void store_outputs_as(const Sums& totals, float power, const StoreCall& store) {
+  const __m512 powers = _mm512_set1_ps(power);
+  __mmask16 masks[kPanels];
+  __m512 biases[kPanels];
+  __m512 scales[kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    masks[p] = lanes_below(store.columns - p * kPanelColumns);
+    biases[p] =
+        store.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(masks[p], store.bias + p * kPanelColumns);
+    if (store.scales != nullptr) scales[p] = _mm512_load_ps(store.scales + p * kPanelColumns);
+  }
+  auto* y = static_cast<typename Store::Element*>(store.y);
+  for (std::int64_t row = 0; row < store.rows; ++row, y += store.y_stride) {
+    const __m512 factor = _mm512_set1_ps(store.factors[row]);
+    for (int p = 0; p < kPanels; ++p) {
+      const __m512 total = _mm512_load_ps(totals.at(0, p) + row * kPanelColumns);
+      const __m512 values =
+          store.scales == nullptr
+              ? _mm512_fmadd_ps(total, factor, biases[p])
+              : _mm512_fmadd_ps(_mm512_mul_ps(_mm512_mul_ps(total, powers), factor), scales[p], biases[p]);
+      Store::store(y + p * kPanelColumns, masks[p], values);
+    }
+  }
+}
+
+template <int kPanels>
+void store_outputs(const Sums& totals, float power, const StoreCall& store) {
+  if (store.dtype == DType::kF32) return store_outputs_as<kPanels, StoreF32>(totals, power, store);
+  if (store.dtype == DType::kBF16) return store_outputs_as<kPanels, StoreBF16>(totals, power, store);
+  store_outputs_as<kPanels, StoreF16>(totals, power, store);
+}
+
+// Before and behind the products of a piece of K. Sums of a whole scale block pass through L1 on their way to the
+// totals or to y. Adding them one step late, so that the additions could overlap with the tiles of the next block, was
+// not faster. Lines of y that will be written are fetched while the tiles multiply.
+template <int kHalves, int kPanels>
+void begin_piece(const Piece& piece, const TileCall& call) {
+  begin_sums<kHalves, kPanels>(!piece.begins_block, {call.sums, call.panel_sums});
+  if (call.store == nullptr || &piece != &call.pieces.back()) return;
+  const std::int64_t row_bytes = call.store->y_stride * size_bytes(call.store->dtype);
+  const auto* y = static_cast<const std::byte*>(call.store->y);
+  for (std::int64_t row = 0; row < call.store->rows; ++row) __builtin_prefetch(y + row * row_bytes, 1);
+}
+
+template <int kHalves, int kPanels>
+void end_piece(const Piece& piece, std::int64_t rows, const TileCall& call) {
+  const Sums totals{call.totals, call.panel_sums};
+  if (!piece.ends_block) return store_sums<kHalves, kPanels>(Sums{call.sums, call.panel_sums});
+  const bool is_last = call.store != nullptr && &piece == &call.pieces.back();
+  if (call.scales == nullptr && !is_last) return store_sums<kHalves, kPanels>(totals);
   constexpr std::int64_t kNearPanel = kHalves * kTileFloats;
   alignas(64) float near[kPanels * kNearPanel];
-  const Sums unfinished{call.sums, call.panel_sums};
-  begin_sums<kHalves, kPanels>(!piece.begins_block, unfinished);
-  for (std::int64_t i = first_step; i < first_step + steps; ++i) step(i);
-  if (!piece.ends_block) return store_sums<kHalves, kPanels>(unfinished);
-  if (call.scales == nullptr) return store_sums<kHalves, kPanels>(Sums{call.totals, call.panel_sums});
   const Sums sums{near, kNearPanel};
   store_sums<kHalves, kPanels>(sums);
-  const bool is_first = piece.block == 0;
-  if (call.row_scales_step == 0) {
-    if (is_first) return add_to_totals<kPanels, true, false>(sums, rows, piece.block, call);
-    return add_to_totals<kPanels, false, false>(sums, rows, piece.block, call);
-  }
-  if (is_first) return add_to_totals<kPanels, true, true>(sums, rows, piece.block, call);
-  add_to_totals<kPanels, false, true>(sums, rows, piece.block, call);
+  if (call.scales != nullptr) add_block<kPanels>(sums, rows, piece.block, call, is_last ? sums : totals);
+  if (is_last) store_outputs<kPanels>(sums, call.inverse_power, *call.store);
 }
 
 }  // namespace

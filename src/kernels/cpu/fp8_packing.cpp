@@ -13,7 +13,7 @@ namespace scaledmm::fp8 {
 namespace {
 
 // Of the packed bytes: a change of their order or meaning needs another number, or old files would be taken.
-constexpr int kLayoutVersion = 1;
+constexpr int kLayoutVersion = 2;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -54,6 +54,7 @@ Chunks cut_chunks(const std::vector<KBlock>& blocks, std::int64_t k_step, std::i
 void pack_panel(const CheckedWeights& weights, const PackedFp8& packed, std::int64_t panel, std::uint8_t* codes,
                 float* scales) {
   const std::array<float, 256>& values = fp8_values(packed.dtype);
+  const std::uint8_t* numbers = packed.order == Order::kPairs ? fp8_numbering(packed.dtype).number_of.data() : nullptr;
   const std::int64_t first = panel * kPanelColumns;
   const std::int64_t columns = std::min(kPanelColumns, packed.n - first);
   for (std::int64_t column = 0; column < columns; ++column) {
@@ -61,11 +62,10 @@ void pack_panel(const CheckedWeights& weights, const PackedFp8& packed, std::int
     bool has_nan = false;
     for (std::size_t b = 0; b < packed.blocks.size(); ++b) {
       const KBlock& block = packed.blocks[b];
-
       for (std::int64_t i = 0; i < block.count; ++i) {
         const std::uint8_t code = row[block.begin + i];
         has_nan |= values[code] != values[code];
-        codes[code_offset(packed.order, block.position + i, column)] = code;
+        codes[code_offset(packed.order, block.position + i, column)] = numbers == nullptr ? code : numbers[code];
       }
       scales[static_cast<std::int64_t>(b) * kPanelColumns + column] = weights.scale(first + column, block.begin);
     }
@@ -146,8 +146,8 @@ std::vector<std::uint8_t> unpack(const PackedFp8& packed) {
     for (const KBlock& block : packed.blocks) {
       const std::uint8_t* codes = packed.panel_codes(n / kPanelColumns, 0);
       for (std::int64_t i = 0; i < block.count; ++i) {
-        bytes[static_cast<std::size_t>(n * packed.k + block.begin + i)] =
-            codes[code_offset(packed.order, block.position + i, n % kPanelColumns)];
+        bytes[static_cast<std::size_t>(n * packed.k + block.begin + i)] = code_of(
+            packed.order, packed.dtype, codes[code_offset(packed.order, block.position + i, n % kPanelColumns)]);
       }
     }
   }

@@ -1,7 +1,8 @@
 // Packed FP8 weights, as the CPU kernels of fp8_w8a16 and fp8_w8a8 share them, and the layers that these kernels take.
 //
-// Weights stay FP8 bytes, in panels of 16 output features. Scale blocks of K follow each other in a panel, each padded
-// with zero codes to a multiple of the kernel's k_step; within a panel the kernel's Order holds.
+// Weights stay bytes, FP8 codes or their numbers (fp8_numbering.hpp), in panels of 16 output features. Scale blocks of
+// K follow each other in a panel, each padded with zero codes to a multiple of the kernel's k_step; within a panel the
+// kernel's Order holds.
 //   scales[n / 16][block][n % 16] = sw[n, block]
 // A column that holds a NaN code anywhere has the scale NaN: its outputs are NaN for every x, and the loops need not
 // look.
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/fp8_numbering.hpp"
 #include "kernels/cpu/huge_buffer.hpp"
 #include "scaledmm/linear.hpp"
 
@@ -31,7 +33,7 @@ struct KBlock {
 // Where code (k, n) of a panel stands, counted from the panel's first byte.
 enum class Order : std::uint8_t {
   kRows,   // k * 16 + n
-  kPairs,  // 64 bytes for 4 k, such that unpacking them in 16-byte lanes gives two rows of pairs [16][2] of 16-bit
+  kPairs,  // numbers, 64 for 4 k, such that unpacking them in 16-byte lanes gives two rows of pairs [16][2] of 16-bit
            // weights
   kQuads,  // rows of fours [16][4]: sixteen of them are one AMX tile of bytes
 };
@@ -96,6 +98,15 @@ class PackedFp8 final : public PackedWeights {
            (panel * static_cast<std::int64_t>(blocks.size()) + static_cast<std::int64_t>(block)) * kPanelColumns;
   }
 };
+
+// What a byte of a panel stands for.
+inline std::uint8_t code_of(Order order, DType weights, std::uint8_t byte) {
+  return order == Order::kPairs ? fp8_numbering(weights).code_of[byte] : byte;
+}
+// The power of two that weights are multiplied by when they are widened.
+inline float power_of(Order order, DType weights) {
+  return order == Order::kPairs ? fp8_numbering(weights).power : 1.0f;
+}
 
 // Any block shape, offset and row pitch.
 std::unique_ptr<PackedFp8> pack(const Packing& packing, const CheckedWeights& weights, Context& context);

@@ -12,7 +12,6 @@ namespace scaledmm::fp8 {
 namespace {
 
 constexpr std::int64_t kCacheLine = 64;
-constexpr std::int64_t kGroupPanels = 8;     // panels that reuse a chunk of x from L2 before it is left
 constexpr std::int64_t kItemsPerWorker = 4;  // so that a late thread costs a quarter of its share at most
 // Multiplications below which waking a thread costs more than it brings: about 10 us of one core.
 constexpr std::int64_t kWorkPerThread = 1 << 17;
@@ -94,7 +93,8 @@ void multiply_plainly(const Plan& plan, std::int64_t row, std::int64_t panel, fl
       float sum = 0;
       for (std::int64_t i = 0; i < block.count; ++i) {
         const float x = load_f32(arguments.x, arguments.x_dtype, row * arguments.x_stride + block.begin + i);
-        sum = std::fma(x, values[codes[code_offset(packed.order, block.position + i, column)]], sum);
+        const std::uint8_t byte = codes[code_offset(packed.order, block.position + i, column)];
+        sum = std::fma(x, values[code_of(packed.order, packed.dtype, byte)], sum);
       }
       total = std::fma(sum, packed.panel_scales(panel, b)[column], total);
     }
@@ -102,44 +102,50 @@ void multiply_plainly(const Plan& plan, std::int64_t row, std::int64_t panel, fl
   }
 }
 
-// `totals` are [panel][tile][row][16].
-void store_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, std::int64_t first_panel,
-                  std::int64_t panels, float* totals) {
+// Where and how outputs of some rows and panels are stored. Their totals are not set.
+StoreCall store_call(const Plan& plan, std::int64_t first_row, std::int64_t rows, std::int64_t first_panel,
+                     std::int64_t panels) {
   const ApplyArguments& arguments = plan.arguments;
   const std::int64_t column = first_panel * kPanelColumns;
   StoreCall store;
-  store.panel_totals = tiles * plan.tile_sums();
   store.scales = plan.scales_when_stored() ? plan.packed.panel_scales(first_panel, 0) : nullptr;
+  store.factors = (store.scales != nullptr ? plan.row_scales : plan.factors) + first_row;
+  store.rows = rows;
   store.bias = arguments.bias == nullptr ? nullptr : arguments.bias + column;
+  store.y =
+      static_cast<std::byte*>(arguments.y) + (first_row * arguments.y_stride + column) * size_bytes(arguments.y_dtype);
+  store.y_stride = arguments.y_stride;
   store.dtype = arguments.y_dtype;
   store.columns = std::min(panels * kPanelColumns, plan.packed.n - column);
-  store.y_stride = arguments.y_stride;
-  const float* factors = store.scales != nullptr ? plan.row_scales : plan.factors;
-  const auto y_at = [&](std::int64_t row) {
-    return static_cast<std::byte*>(arguments.y) + (row * arguments.y_stride + column) * size_bytes(arguments.y_dtype);
-  };
+  return store;
+}
+
+// Rows that the tiles could not take. `totals` has room for one row.
+void store_plain_rows(const Plan& plan, std::int64_t first_row, std::int64_t rows, std::int64_t first_panel,
+                      std::int64_t panels, float* totals) {
+  if (plan.quantizer != nullptr) return;  // tiles take codes of any row
+  for (std::int64_t row = first_row; row < first_row + rows; ++row) {
+    if (plan.factors[row] != 0.0f) continue;
+    for (std::int64_t p = 0; p < panels; ++p) {
+      multiply_plainly(plan, row, first_panel + p, totals);
+      StoreCall store = store_call(plan, row, 1, first_panel + p, 1);
+      store.totals = totals;
+      store.factors = &kOne;
+      store_rows(store);
+    }
+  }
+}
+
+// `totals` are [panel][tile][row][16].
+void store_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, std::int64_t first_panel,
+                  std::int64_t panels, float* totals) {
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     const std::int64_t first_row = plan.tile_begin(first_tile + tile);
-    float* tile_totals = totals + tile * plan.tile_sums();
-    store.totals = tile_totals;
-    store.factors = factors + first_row;
-    store.rows = plan.tile_begin(first_tile + tile + 1) - first_row;
-    store.y = y_at(first_row);
+    const std::int64_t rows = plan.tile_begin(first_tile + tile + 1) - first_row;
+    StoreCall store = store_call(plan, first_row, rows, first_panel, panels);
+    store.totals = totals + tile * plan.tile_sums();
+    store.panel_totals = tiles * plan.tile_sums();
     store_rows(store);
-    if (store.scales != nullptr) continue;
-    for (std::int64_t row = 0; row < store.rows; ++row) {
-      if (factors[first_row + row] != 0.0f) continue;
-      float* row_totals = tile_totals + row * kPanelColumns;
-      for (std::int64_t p = 0; p < panels; ++p) {
-        multiply_plainly(plan, first_row + row, first_panel + p, row_totals + p * store.panel_totals);
-      }
-      StoreCall again = store;
-      again.totals = row_totals;
-      again.factors = &kOne;
-      again.rows = 1;
-      again.y = y_at(first_row + row);
-      store_rows(again);
-    }
   }
 }
 
@@ -181,6 +187,7 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
   call.panel_sums = tiles * plan.tile_sums();
   const auto blocks = static_cast<std::int64_t>(packed.blocks.size());
   call.panel_scales = blocks * kPanelColumns;
+  call.inverse_power = 1.0f / power_of(packed.order, packed.dtype);
   call.row_scales = &kOne;
   if (plan.quantizer != nullptr) {
     call.row_scales_stride = blocks;
@@ -215,12 +222,20 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
         call.x = plan.x.tile(first_tile + tile, chunks[c]);
         call.sums = workspace.sums + (panel * tiles + tile) * plan.tile_sums();
         call.totals = workspace.totals + (panel * tiles + tile) * plan.tile_sums();
+        StoreCall store;
+        if (kernels.stores_outputs && c + 1 == chunks.size()) {
+          store = store_call(plan, first_row, rows, first_panel + panel, width);
+          call.store = &store;
+        }
         kernels.multiply(packed.dtype, source, rows, width, call);
       }
       if (widens_ahead) std::swap(call.kept, next_kept);
     }
   }
-  store_panels(plan, first_tile, tiles, first_panel, panels, workspace.totals);
+  if (!kernels.stores_outputs) store_panels(plan, first_tile, tiles, first_panel, panels, workspace.totals);
+  const std::int64_t first_row = plan.tile_begin(first_tile);
+  store_plain_rows(plan, first_row, plan.tile_begin(first_tile + tiles) - first_row, first_panel, panels,
+                   workspace.totals);
 }
 
 void multiply_item(const Plan& plan, std::int64_t item, const Workspace& workspace) {
@@ -306,7 +321,7 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   plan.group_panels = least_panels;
   if (plan.tiles > 1 && block_rows * packed.padded_k * kernels.x_bytes > x_share) {
     const std::int64_t balanced = packed.panels * plan.row_blocks / (useful_threads * kItemsPerWorker);
-    plan.group_panels = std::clamp(balanced, least_panels, kGroupPanels) / least_panels * least_panels;
+    plan.group_panels = std::clamp(balanced, least_panels, kernels.group_panels) / least_panels * least_panels;
   }
   plan.group_panels = std::min(plan.group_panels, divide_up(packed.panels, useful_threads));
   plan.groups = divide_up(packed.panels, plan.group_panels);

@@ -15,13 +15,18 @@
 #include "kernels/cpu/fp8_rows.hpp"
 #include "scaledmm/linear.hpp"
 
-// Before loops over registers. The emulated copies need no registers, and compile much faster with the loops kept.
+// Before loops over registers, and for functions that must be part of their callers so that values stay in registers.
+// The emulated copies need no registers, and compile much faster without.
 #if defined(SCALEDMM_EMULATE)
 #define SCALEDMM_UNROLL
-#elif defined(__clang__)
+#define SCALEDMM_INLINE
+#else
+#define SCALEDMM_INLINE __attribute__((always_inline))
+#ifdef __clang__
 #define SCALEDMM_UNROLL _Pragma("unroll")
 #else
 #define SCALEDMM_UNROLL _Pragma("GCC unroll 8")
+#endif
 #endif
 
 namespace scaledmm::fp8 {
@@ -55,10 +60,12 @@ struct TileCall {
   std::int64_t panel_sums = 0;        // floats from panel to panel in sums and totals
   const float* scales = nullptr;      // [panel][block][16]; null where there is one block, scaled when it is stored
   std::int64_t panel_scales = 0;      // floats from panel to panel
+  float inverse_power = 1.0f;         // of what weights are multiplied by when they are widened
   const float* row_scales = nullptr;  // of row r, block b at r * row_scales_stride + b * row_scales_step
   std::int64_t row_scales_stride = 0;
   std::int64_t row_scales_step = 0;  // both 0: one value, 1
   Widening next;                     // of kernels that widen; with Weights::kKept
+  const StoreCall* store = nullptr;  // of kernels that store: outputs take the place of the last block's totals
 
   std::int64_t length() const { return pieces.back().position + pieces.back().steps - pieces.front().position; }
   float row_scale(std::int64_t row, std::int64_t block) const {
@@ -72,6 +79,8 @@ struct TileKernels {
   std::int64_t row_unit = 1;             // tiles begin at multiples of this
   Packing packing;                       // a chunk should stay in L1
   std::int64_t kept_panels = 1;          // panels of a chunk
+  std::int64_t group_panels = 8;         // that reuse a chunk of x from L2 before it is left, at most
+  bool stores_outputs = false;           // multiply stores y from sums that are still in L1
   std::int64_t x_bytes = 4;              // of an activation in a packed tile
   std::int64_t kept_bytes = 4;           // of a widened weight; 0 where weights are used as they are
   CodeForm code_form = CodeForm::kBF16;  // what pack_row takes of quantized activations

@@ -1,7 +1,6 @@
 #include "kernels/cpu/fp8_rows.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -14,22 +13,6 @@ namespace {
 
 constexpr std::int64_t kTileRows = 16;   // of AMX
 constexpr std::int64_t kTileBytes = 64;  // of a row of an AMX tile
-
-using Bf16Tables = std::array<std::uint8_t, 256>;
-
-constexpr Bf16Tables make_bf16_tables(const std::array<float, 256>& values) {
-  Bf16Tables tables{};
-  for (std::size_t code = 0; code < 128; ++code) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[code]);
-    tables[code] = static_cast<std::uint8_t>(bits >> 16);
-    tables[128 + code] = static_cast<std::uint8_t>(bits >> 24);
-  }
-  return tables;
-}
-
-alignas(64) constexpr Bf16Tables kE4M3FNTables = make_bf16_tables(detail::kE4M3FNValues);
-alignas(64) constexpr Bf16Tables kE4M3FNUZTables = make_bf16_tables(detail::kE4M3FNUZValues);
-alignas(64) constexpr Bf16Tables kE5M2Tables = make_bf16_tables(detail::kE5M2Values);
 
 const std::byte* row_begin(const TileRows& rows, std::int64_t row) {
   return static_cast<const std::byte*>(rows.x) + row * rows.stride * size_bytes(rows.dtype);
@@ -59,7 +42,7 @@ struct Bf16Range {
 };
 
 // clang-format off
-SCALEDMM_TARGET_BEGIN("avx2,fma,f16c")
+SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,prfchw")
 // clang-format on
 
 Bf16Range bf16_range(const std::uint16_t* x, std::int64_t k) {
@@ -138,10 +121,12 @@ inline void store_eight(__m256 values, std::byte* y) {
   }
 }
 
-// Panels go innermost: a row of y is a page or more away from the next, so a row is visited once for all of them.
+// Panels go innermost: a row of y is a page or more away from the next, so a row is visited once for all of them. Lines
+// of y that are fetched when they are written cost more than everything else here.
 template <DType kDType, bool kHasScales>
 void store_rows_as(const StoreCall& call) {
   constexpr std::int64_t kBytes = kDType == DType::kF32 ? 4 : 2;
+  constexpr std::int64_t kRowsAhead = 3;
   const std::int64_t panels = (call.columns + kPanelColumns - 1) / kPanelColumns;
   const std::int64_t last = call.columns - (panels - 1) * kPanelColumns;
   alignas(32) float last_bias[kPanelColumns] = {};
@@ -154,6 +139,7 @@ void store_rows_as(const StoreCall& call) {
     const __m256 factor = _mm256_set1_ps(call.factors[row]);
     for (std::int64_t panel = 0; panel < panels; ++panel, y += kPanelColumns * kBytes) {
       alignas(32) std::byte ragged[kPanelColumns * sizeof(float)];
+      __builtin_prefetch(y + kRowsAhead * call.y_stride * kBytes, 1);
       const bool is_last = panel + 1 == panels;
       const bool is_ragged = is_last && last < kPanelColumns;
       std::byte* out = is_ragged ? ragged : y;
@@ -194,18 +180,22 @@ SCALEDMM_TARGET_END
 
 namespace {
 
-// The power of two that a bf16 row is multiplied by, 0 when none will do.
+// The power of two that a bf16 row is multiplied by, 0 when none will do. What is not finite has no power.
 float bf16_row_power(const TileRows& rows, std::int64_t row) {
-  constexpr std::uint32_t kSmallest = kF32ExponentBias - 80;  // exponent fields
-  constexpr std::uint32_t kLargest = kF32ExponentBias + 64;
+  constexpr int kSmallest = kF32ExponentBias - 80;  // exponent fields
+  constexpr int kLargest = kF32ExponentBias + 64;
+  constexpr int kNotFinite = 0xff;
   const Bf16Range range = bf16_range(reinterpret_cast<const std::uint16_t*>(row_begin(rows, row)), rows.k());
   if (range.below == 0xffff) return 1.0f;  // all zero
-  const std::uint32_t smallest = static_cast<std::uint32_t>(range.below + 1) >> 7;
-  if (smallest >= kSmallest) return 1.0f;
+  const int smallest = (range.below + 1) >> 7;
+  const int largest = range.largest >> 7;
+  const bool is_large = largest > kLargest && largest < kNotFinite;
+  if (smallest >= kSmallest && !is_large) return 1.0f;
   // A denormal bf16 has at most 6 leading zeros: exponent field 0 stands for -6 to 0.
-  const std::uint32_t shift = kSmallest + 6 - smallest;
-  if ((static_cast<std::uint32_t>(range.largest) >> 7) + shift > kLargest) return 0.0f;
-  return std::bit_cast<float>((kF32ExponentBias + shift) << 23);
+  const int least = smallest == 0 ? -6 : smallest;
+  const int shift = is_large ? kLargest - largest : kSmallest - least;
+  if (largest + shift > kLargest || least + shift < kSmallest) return 0.0f;
+  return std::bit_cast<float>((static_cast<std::uint32_t>(kF32ExponentBias) + static_cast<std::uint32_t>(shift)) << 23);
 }
 
 // Calls visit(k, elements, count) for the part of the row in one chunk, times `power`, in runs of a tile's row or less,
@@ -309,11 +299,6 @@ float pack_bf16_tiles(const TileRows& rows, std::int64_t row) {
 float pack_byte_tiles(const TileRows& rows, std::int64_t row) {
   pack_amx_tiles<std::uint8_t>(rows, row, 1.0f);
   return 1.0f;
-}
-
-const std::uint8_t* bf16_tables(DType weights) {
-  if (weights == DType::kE5M2) return kE5M2Tables.data();
-  return weights == DType::kE4M3FNUZ ? kE4M3FNUZTables.data() : kE4M3FNTables.data();
 }
 
 }  // namespace scaledmm::fp8

@@ -45,9 +45,10 @@ struct TileRows {
 // its totals get the power at the end.
 float pack_f32_row(const TileRows& rows, std::int64_t row);
 
-// bf16 for VDPBF16PS: tile[k / 2][row][k % 2]. The instruction takes denormals, of inputs and sums, as zero. So a
-// row with magnitudes below 2^-80 is multiplied by a power of two, which is exact, and its totals by the inverse. A row
-// that spans more than that can mend gets the factor 0.
+// bf16 for VDPBF16PS: tile[k / 2][row][k % 2]. The instruction takes denormals, of inputs and sums, as zero, and the
+// weights were multiplied by a power of two. So a row with magnitudes below 2^-80 or above 2^64 is multiplied by a
+// power of two, which is exact, and its totals by the inverse. A row that spans more than that can mend gets the factor
+// 0.
 float pack_bf16_pairs(const TileRows& rows, std::int64_t row);
 
 // The same for AMX tiles: tile[row / 16][k / 32][row % 16][k % 32]; missing rows are zero (the last row writes them).
@@ -55,9 +56,6 @@ float pack_bf16_tiles(const TileRows& rows, std::int64_t row);
 
 // Codes for AMX-FP8 tiles: tile[row / 16][k / 64][row % 16][k % 64], missing rows as above.
 float pack_byte_tiles(const TileRows& rows, std::int64_t row);
-
-// Of weights widened to bf16, which is exact: 128 low bytes, then 128 high bytes, for the 7 bits below the sign.
-const std::uint8_t* bf16_tables(DType weights);
 
 // Rows of outputs of panels that follow each other: y = fma(totals, factor, bias), or with scales fma(totals * factor,
 // scales, bias).

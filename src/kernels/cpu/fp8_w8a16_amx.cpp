@@ -6,14 +6,15 @@
 // The instruction takes denormals as zero; pack_bf16_tiles keeps rows away from them. f32 and f16 activations are
 // refused, not rounded.
 //
-// Weights are widened by VPERMI2B: two tables of 128 bytes give the low and the high byte of every code, exactly.
-// Source: Intel SDM vol. 2, TDPBF16PS, VPERMI2B.
+// Weights are widened by VPERMB: two tables of 64 bytes give the low and the high byte of every number, exactly.
+// Source: Intel SDM vol. 2, TDPBF16PS, VPERMB.
 #include <algorithm>
 
 #include "device/target.hpp"
 #include "kernels/cpu/fp8_amx_tiles.hpp"
 #include "kernels/cpu/fp8_product.hpp"
 #include "kernels/cpu/fp8_w8a8.hpp"
+#include "kernels/cpu/fp8_widener.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
@@ -35,8 +36,11 @@ void release_tiles();
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
     .row_unit = 16,
-    .packing = {.k_step = kTileK, .order = Order::kPairs, .chunk_k = 512},  // 32 KiB of bf16 weights in two panels
+    // 16 KiB of bf16 weights in two panels: they and those that come next stay in L1.
+    .packing = {.k_step = kTileK, .order = Order::kPairs, .chunk_k = 256},
     .kept_panels = 2,
+    .group_panels = 32,
+    .stores_outputs = true,
     .x_bytes = 2,
     .kept_bytes = 2,
     .panels_at_once = panels_at_once,
@@ -87,159 +91,187 @@ class Kernel final : public LinearKernel {
 };
 
 // clang-format off
-SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,amx-tile,amx-bf16")
+SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prfchw,amx-tile,amx-bf16")
 // clang-format on
 
-constexpr std::int64_t kPrefetchBytes = 8192;
-constexpr std::int64_t kGroupBytes = 64;
-constexpr std::int64_t kRing = 4;  // steps
+constexpr std::int64_t kGroupBytes = 64;  // 4 k of 16 columns
+constexpr std::int64_t kWideBytes = 128;  // the same widened
+constexpr std::int64_t kStepGroups = 8;   // of one panel
+constexpr std::int64_t kRing = 4;         // steps
 constexpr std::int64_t kAhead = 2;
 
-// The tables in registers.
-struct Widener {
-  __m512i low[2];
-  __m512i high[2];
-  __m512i sign;
+SCALEDMM_INLINE inline void widen_group(const Widener& widener, const std::uint8_t* codes, std::byte* kept) {
+  __m512i first, second;
+  widener.widen(codes, first, second);
+  _mm512_store_si512(kept, first);
+  _mm512_store_si512(kept + kRowBytes, second);
+}
 
-  explicit Widener(const std::uint8_t* tables)
-      : low{_mm512_loadu_si512(tables), _mm512_loadu_si512(tables + 64)},
-        high{_mm512_loadu_si512(tables + 128), _mm512_loadu_si512(tables + 192)},
-        sign(_mm512_set1_epi8(static_cast<char>(0x80))) {}
-
-  // 32 k of a panel to a tile: 16 rows of pairs.
-  void widen(const std::uint8_t* codes, std::byte* tile) const {
-    SCALEDMM_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + kPrefetchBytes), _MM_HINT_T1);
-      const __m512i group = _mm512_load_si512(codes + i * kGroupBytes);
-      const __m512i low_bytes = _mm512_permutex2var_epi8(low[0], group, low[1]);
-      const __m512i magnitudes = _mm512_permutex2var_epi8(high[0], group, high[1]);
-      const __m512i high_bytes = _mm512_ternarylogic_epi32(magnitudes, group, sign, 0xf8);  // magnitude | group & sign
-      _mm512_store_si512(tile + 2 * i * kRowBytes, _mm512_unpacklo_epi8(low_bytes, high_bytes));
-      _mm512_store_si512(tile + (2 * i + 1) * kRowBytes, _mm512_unpackhi_epi8(low_bytes, high_bytes));
-    }
-  }
-};
-
-// One step of 32 k. A tile that was zeroed costs nothing to rename, so each is
-// zeroed right after its last use: with the core shared, that is 1.4 to 1.9 times as fast as loading all four first.
-template <int kHalves, int kPanels>
-inline void multiply_step(const std::byte* x0, const std::byte* x1, const std::byte* w0, const std::byte* w1) {
+// One step of 32 k. A tile that was zeroed costs nothing to rename, so each is zeroed right after its last use: with
+// the core shared, that is 1.4 to 1.9 times as fast as loading all four first. Calls after(i) behind product i, for
+// what the vector units can do meanwhile: shuffles, shifts and logic take no time from the tiles, multiply-adds do.
+template <int kHalves, int kPanels, class After>
+SCALEDMM_INLINE inline void multiply_step(const std::byte* x0, const std::byte* x1, const std::byte* w0,
+                                          const std::byte* w1, const After& after) {
   _tile_loadd(SCALEDMM_X_0, x0, kRowBytes);
   _tile_loadd(SCALEDMM_W_0, w0, kRowBytes);
   _tile_dpbf16ps(SCALEDMM_SUM_00, SCALEDMM_X_0, SCALEDMM_W_0);
+  if constexpr (kHalves == 1) _tile_zero(SCALEDMM_W_0);
+  after(0);
   if constexpr (kPanels == 2) {
     _tile_loadd(SCALEDMM_W_1, w1, kRowBytes);
     _tile_dpbf16ps(SCALEDMM_SUM_01, SCALEDMM_X_0, SCALEDMM_W_1);
+    if constexpr (kHalves == 1) _tile_zero(SCALEDMM_W_1);
   }
   _tile_zero(SCALEDMM_X_0);
+  if constexpr (kPanels == 2) after(1);
   if constexpr (kHalves == 2) {
     _tile_loadd(SCALEDMM_X_1, x1, kRowBytes);
     _tile_dpbf16ps(SCALEDMM_SUM_10, SCALEDMM_X_1, SCALEDMM_W_0);
+    _tile_zero(SCALEDMM_W_0);
+    after(kPanels);
+    if constexpr (kPanels == 2) {
+      _tile_dpbf16ps(SCALEDMM_SUM_11, SCALEDMM_X_1, SCALEDMM_W_1);
+      _tile_zero(SCALEDMM_W_1);
+    }
+    _tile_zero(SCALEDMM_X_1);
+    if constexpr (kPanels == 2) after(3);
   }
-  _tile_zero(SCALEDMM_W_0);
-  if constexpr (kHalves == 2 && kPanels == 2) {
-    _tile_dpbf16ps(SCALEDMM_SUM_11, SCALEDMM_X_1, SCALEDMM_W_1);
-  }
-  if constexpr (kHalves == 2) _tile_zero(SCALEDMM_X_1);
-  if constexpr (kPanels == 2) _tile_zero(SCALEDMM_W_1);
-}
-
-// One step of 32 k of some panels, to `kept`.
-template <int kPanels>
-inline void widen_step(const Widener& widener, const std::uint8_t* codes, std::int64_t panel_codes, std::byte* kept,
-                       std::int64_t panel_kept) {
-  for (int p = 0; p < kPanels; ++p) widener.widen(codes + p * panel_codes, kept + p * panel_kept);
-}
-
-template <int kPanels>
-inline void widen_step_at(const Widener& widener, const Widening& w, std::int64_t k) {
-  widen_step<kPanels>(widener, w.codes + k * kPanelColumns, w.panel_codes, w.kept + k / kTileK * kTileBytes,
-                      w.panel_kept);
 }
 
 // Calls step(i) for every step of the call, and adds up pieces.
 template <int kHalves, int kPanels, class Step>
-void multiply_pieces(std::int64_t rows, const TileCall& call, const Step& step) {
-  std::int64_t first = 0;
+SCALEDMM_INLINE inline void multiply_pieces(std::int64_t rows, const TileCall& call, const Step& step) {
+  std::int64_t i = 0;
   for (const Piece& piece : call.pieces) {
-    const std::int64_t count = piece.steps / kTileK;
-    multiply_piece<kHalves, kPanels>(piece, rows, call, first, count, step);
-    first += count;
+    begin_piece<kHalves, kPanels>(piece, call);
+    for (const std::int64_t end = i + piece.steps / kTileK; i < end; ++i) step(i);
+    end_piece<kHalves, kPanels>(piece, rows, call);
   }
 }
 
-// Weights that are read once are widened into a ring that stays in L1, so many steps ahead of their product: a tile
-// load waits until the stores of its data have left the store buffer.
+// Part `part` of kHalves of one step of one panel. One line in four is fetched ahead: that is enough for the cache to
+// fetch the rest on its own, and more would take the buffers that loads need.
+template <int kHalves>
+SCALEDMM_INLINE inline void widen_part(const Widener& widener, const std::uint8_t* codes, std::byte* kept,
+                                       std::int64_t part) {
+  constexpr std::int64_t kPrefetchBytes = 8192;
+  constexpr std::int64_t kGroups = kStepGroups / kHalves;
+  codes += part * kGroups * kGroupBytes;
+  kept += part * kGroups * kWideBytes;
+  SCALEDMM_UNROLL
+  for (std::int64_t i = 0; i < kGroups; ++i) {
+    if (i % 4 == 0) {
+      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + kPrefetchBytes), _MM_HINT_T1);
+    }
+    widen_group(widener, codes + i * kGroupBytes, kept + i * kWideBytes);
+  }
+}
+
+// Weights that are read once are widened into a ring that stays in L1, two steps ahead of their product: a tile load
+// waits until the stores of its data have left the store buffer.
 template <int kHalves, int kPanels>
 void multiply_codes(const Widener& widener, std::int64_t rows, const TileCall& call) {
   const std::int64_t steps = call.length() / kTileK;
   const std::byte* x0 = call.x;
   const std::byte* x1 = x0 + steps * kTileBytes;
   constexpr std::int64_t kPanelRing = kRing * kTileBytes;
-  const std::uint8_t* codes = call.codes;
-  const auto widen = [&](std::int64_t i) {
-    widen_step<kPanels>(widener, codes + i * kTileK * kPanelColumns, call.panel_codes,
-                        call.kept + i % kRing * kTileBytes, kPanelRing);
+  const auto ring = [&](std::int64_t i) { return call.kept + i % kRing * kTileBytes; };
+  const auto codes = [&](std::int64_t i) { return call.codes + i * kTileK * kPanelColumns; };
+  for (std::int64_t i = 0; i < std::min(kAhead, steps); ++i) {
+    for (int p = 0; p < kPanels; ++p) {
+      widen_part<1>(widener, codes(i) + p * call.panel_codes, ring(i) + p * kPanelRing, 0);
+    }
+  }
+  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) SCALEDMM_INLINE {
     stores_before_tile_loads();
-  };
-  for (std::int64_t i = 0; i < std::min(kAhead, steps); ++i) widen(i);
-  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) {
-    if (i + kAhead < steps) widen(i + kAhead);
-    const std::byte* w = call.kept + i % kRing * kTileBytes;
-    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing);
+    // At the end the last step is widened again, to a place of the ring that nothing reads.
+    const std::uint8_t* from = codes(std::min(i + kAhead, steps - 1));
+    std::byte* to = ring(i + kAhead);
+    const std::byte* w = ring(i);
+    multiply_step<kHalves, kPanels>(
+        x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing, [&](int product) SCALEDMM_INLINE {
+          const int p = product / kHalves;
+          widen_part<kHalves>(widener, from + p * call.panel_codes, to + p * kPanelRing, product % kHalves);
+        });
   });
 }
 
-// Weights that were widened before. Between the products the vector units widen what comes next, evenly spread.
-template <int kHalves, int kPanels, int kNextPanels>
+// What comes next, widened group by group behind products.
+class WidenAhead {
+ public:
+  WidenAhead(const Widener& widener, const Widening& next, std::int64_t products)
+      : widener_(widener),
+        codes_(next.codes + next.begin * kPanelColumns),
+        kept_(next.kept + next.begin / kTileK * kTileBytes),
+        panel_groups_((next.end - next.begin) / kTileK * kStepGroups),
+        left_in_panel_(panel_groups_),
+        codes_jump_(next.panel_codes - panel_groups_ * kGroupBytes),
+        kept_jump_(next.panel_kept - panel_groups_ * kWideBytes),
+        groups_(panel_groups_ * next.panels),
+        products_(products) {}
+
+  SCALEDMM_INLINE void after_product() {
+    for (due_ += groups_; due_ >= products_; due_ -= products_) {
+      widen_group(widener_, codes_, kept_);
+      codes_ += kGroupBytes;
+      kept_ += kWideBytes;
+      if (--left_in_panel_ > 0) continue;
+      left_in_panel_ = panel_groups_;
+      codes_ += codes_jump_;
+      kept_ += kept_jump_;
+    }
+  }
+
+ private:
+  const Widener& widener_;
+  const std::uint8_t* codes_;
+  std::byte* kept_;
+  std::int64_t panel_groups_;
+  std::int64_t left_in_panel_;
+  std::int64_t codes_jump_;
+  std::int64_t kept_jump_;
+  std::int64_t groups_;
+  std::int64_t products_;
+  std::int64_t due_ = 0;
+};
+
+// Weights that were widened before.
+template <int kHalves, int kPanels>
 void multiply_kept(const Widener& widener, std::int64_t rows, const TileCall& call) {
   const std::int64_t steps = call.length() / kTileK;
   const std::byte* x0 = call.x;
   const std::byte* x1 = x0 + steps * kTileBytes;
-  const Widening& next = call.next;
-  const std::int64_t to_widen = (next.end - next.begin) / kTileK;
-  std::int64_t due = 0;
-  std::int64_t k = next.begin;
-  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) {
+  WidenAhead ahead(widener, call.next, steps * kHalves * kPanels);
+  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) SCALEDMM_INLINE {
     const std::byte* w = call.kept + i * kTileBytes;
-    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + call.panel_kept);
-    if constexpr (kNextPanels > 0) {
-      for (due += to_widen; due >= steps; due -= steps, k += kTileK) widen_step_at<kNextPanels>(widener, next, k);
-    }
+    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + call.panel_kept,
+                                    [&](int) SCALEDMM_INLINE { ahead.after_product(); });
   });
   stores_before_tile_loads();
 }
 
 void widen(DType weights, const Widening& widening) {
-  const Widener widener(bf16_tables(weights));
-  for (std::int64_t k = widening.begin; k < widening.end; k += kTileK) {
-    if (widening.panels == 2) {
-      widen_step_at<2>(widener, widening, k);
-    } else {
-      widen_step_at<1>(widener, widening, k);
-    }
-  }
+  const Widener widener(fp8_numbering(weights));
+  WidenAhead all(widener, widening, 1);
+  all.after_product();
   stores_before_tile_loads();
 }
 
 template <int kHalves, int kPanels>
-void multiply_tile_as(const std::uint8_t* tables, Weights source, std::int64_t rows, const TileCall& call) {
-  const Widener widener(tables);
+void multiply_tile_as(DType weights, Weights source, std::int64_t rows, const TileCall& call) {
+  const Widener widener(fp8_numbering(weights));
   if (source == Weights::kCodes) return multiply_codes<kHalves, kPanels>(widener, rows, call);
-  if (call.next.panels == 2) return multiply_kept<kHalves, kPanels, 2>(widener, rows, call);
-  if (call.next.panels == 1) return multiply_kept<kHalves, kPanels, 1>(widener, rows, call);
-  multiply_kept<kHalves, kPanels, 0>(widener, rows, call);
+  multiply_kept<kHalves, kPanels>(widener, rows, call);
 }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call) {
-  const std::uint8_t* tables = bf16_tables(weights);
   if (rows > 16) {
-    if (panels == 2) return multiply_tile_as<2, 2>(tables, source, rows, call);
-    return multiply_tile_as<2, 1>(tables, source, rows, call);
+    if (panels == 2) return multiply_tile_as<2, 2>(weights, source, rows, call);
+    return multiply_tile_as<2, 1>(weights, source, rows, call);
   }
-  if (panels == 2) return multiply_tile_as<1, 2>(tables, source, rows, call);
-  multiply_tile_as<1, 1>(tables, source, rows, call);
+  if (panels == 2) return multiply_tile_as<1, 2>(weights, source, rows, call);
+  multiply_tile_as<1, 1>(weights, source, rows, call);
 }
 
 SCALEDMM_TARGET_END

@@ -5,10 +5,11 @@
 // and applied to f32 sums. Error before the last rounding: at most 2^-24 (K + blocks + 2) sum |x w sw|. The instruction
 // takes denormals as zero; pack_bf16_pairs keeps rows away from them. f32 and f16 activations are refused, not rounded.
 //
-// Weights are widened by VPERMI2B: two tables of 128 bytes give the low and the high byte of every code, exactly.
-// Source: Intel SDM vol. 2, VDPBF16PS, VPERMI2B.
+// Weights are widened by VPERMB: two tables of 64 bytes give the low and the high byte of every number, exactly.
+// Source: Intel SDM vol. 2, VDPBF16PS, VPERMB.
 #include "device/target.hpp"
 #include "kernels/cpu/fp8_product.hpp"
+#include "kernels/cpu/fp8_widener.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
@@ -81,31 +82,9 @@ constexpr std::int64_t kPrefetchBytes = 1024;
 constexpr int kGroupBytes = 64;
 constexpr int kPairRow = 32;  // bf16 numbers of 2 k and 16 columns
 
-// The tables in registers.
-struct Widener {
-  __m512i low[2];
-  __m512i high[2];
-  __m512i sign;
-
-  explicit Widener(const std::uint8_t* tables)
-      : low{_mm512_loadu_si512(tables), _mm512_loadu_si512(tables + 64)},
-        high{_mm512_loadu_si512(tables + 128), _mm512_loadu_si512(tables + 192)},
-        sign(_mm512_set1_epi8(static_cast<char>(0x80))) {}
-
-  // 64 codes to two rows of pairs.
-  void widen(const std::uint8_t* codes, __m512i& first, __m512i& second) const {
-    const __m512i group = _mm512_load_si512(codes);
-    const __m512i low_bytes = _mm512_permutex2var_epi8(low[0], group, low[1]);
-    const __m512i magnitudes = _mm512_permutex2var_epi8(high[0], group, high[1]);
-    const __m512i high_bytes = _mm512_ternarylogic_epi32(magnitudes, group, sign, 0xf8);  // magnitude | group & sign
-    first = _mm512_unpacklo_epi8(low_bytes, high_bytes);
-    second = _mm512_unpackhi_epi8(low_bytes, high_bytes);
-  }
-};
-
 template <int kRows, int kPanels, Weights kSource>
-void multiply_tile_as(const std::uint8_t* tables, const TileCall& call) {
-  const Widener widener(tables);
+void multiply_tile_as(const Fp8Numbering& numbering, const TileCall& call) {
+  const Widener widener(numbering);
   const auto* x = reinterpret_cast<const std::int32_t*>(call.x);
   const std::uint8_t* codes = call.codes;
   auto* kept = reinterpret_cast<std::uint16_t*>(call.kept);
@@ -154,7 +133,7 @@ void multiply_tile_as(const std::uint8_t* tables, const TileCall& call) {
     }
     SCALEDMM_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const __m512 row_scale = _mm512_set1_ps(call.row_scale(r, piece.block));
+      const __m512 row_scale = _mm512_set1_ps(call.row_scale(r, piece.block) * call.inverse_power);
       SCALEDMM_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         const std::int64_t offset = p * call.panel_sums + r * kPanelColumns;
@@ -175,29 +154,29 @@ void multiply_tile_as(const std::uint8_t* tables, const TileCall& call) {
 }
 
 template <int kRows, int kPanels>
-void multiply_tile_from(const std::uint8_t* tables, Weights source, const TileCall& call) {
-  if (source == Weights::kCodes) return multiply_tile_as<kRows, kPanels, Weights::kCodes>(tables, call);
+void multiply_tile_from(const Fp8Numbering& numbering, Weights source, const TileCall& call) {
+  if (source == Weights::kCodes) return multiply_tile_as<kRows, kPanels, Weights::kCodes>(numbering, call);
   if constexpr (kPanels <= kTileKernels.kept_panels) {
-    if (source == Weights::kKept) return multiply_tile_as<kRows, kPanels, Weights::kKept>(tables, call);
-    return multiply_tile_as<kRows, kPanels, Weights::kCodesAndKeep>(tables, call);
+    if (source == Weights::kKept) return multiply_tile_as<kRows, kPanels, Weights::kKept>(numbering, call);
+    return multiply_tile_as<kRows, kPanels, Weights::kCodesAndKeep>(numbering, call);
   }
 }
 
 template <int kRows>
-void multiply_tile_of(const std::uint8_t* tables, Weights source, std::int64_t panels, const TileCall& call) {
+void multiply_tile_of(const Fp8Numbering& numbering, Weights source, std::int64_t panels, const TileCall& call) {
   if constexpr (kRows <= 2) {
-    if (panels == 4) return multiply_tile_from<kRows, 4>(tables, source, call);
+    if (panels == 4) return multiply_tile_from<kRows, 4>(numbering, source, call);
   }
-  if (panels == 2) return multiply_tile_from<kRows, 2>(tables, source, call);
-  multiply_tile_from<kRows, 1>(tables, source, call);
+  if (panels == 2) return multiply_tile_from<kRows, 2>(numbering, source, call);
+  multiply_tile_from<kRows, 1>(numbering, source, call);
 }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call) {
-  using Function = void (*)(const std::uint8_t*, Weights, std::int64_t, const TileCall&);
+  using Function = void (*)(const Fp8Numbering&, Weights, std::int64_t, const TileCall&);
   static constexpr Function kByRows[kTileRows] = {multiply_tile_of<1>, multiply_tile_of<2>, multiply_tile_of<3>,
                                                   multiply_tile_of<4>, multiply_tile_of<5>, multiply_tile_of<6>,
                                                   multiply_tile_of<7>, multiply_tile_of<8>};
-  kByRows[rows - 1](bf16_tables(weights), source, panels, call);
+  kByRows[rows - 1](fp8_numbering(weights), source, panels, call);
 }
 
 SCALEDMM_TARGET_END

@@ -27,6 +27,7 @@ constexpr TileKernels kTileKernels{
     .row_unit = 16,
     .packing = {.k_step = kTileK, .order = Order::kQuads, .chunk_k = 1024},  // 32 KiB of weights in two panels
     .kept_panels = 2,
+    .stores_outputs = true,
     .x_bytes = 1,
     .kept_bytes = 0,
     .code_form = CodeForm::kByte,
@@ -68,7 +69,7 @@ class Kernel final : public W8A8Kernel {
 };
 
 // clang-format off
-SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,amx-tile")
+SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prfchw,amx-tile")
 // clang-format on
 
 constexpr std::int64_t kPrefetchBytes = 4096;
@@ -114,9 +115,9 @@ void multiply_tile_as(bool is_streamed, std::int64_t rows, const TileCall& call)
   };
   std::int64_t step = 0;
   for (const Piece& piece : call.pieces) {
-    const std::int64_t count = piece.steps / kTileK;
-    multiply_piece<kHalves, kPanels>(piece, rows, call, step, count, multiply_at);
-    step += count;
+    begin_piece<kHalves, kPanels>(piece, call);
+    for (const std::int64_t end = step + piece.steps / kTileK; step < end; ++step) multiply_at(step);
+    end_piece<kHalves, kPanels>(piece, rows, call);
   }
 }
 

@@ -73,11 +73,16 @@ class Worker {
     const std::int64_t next_panel = rectangle_.first_panel + rectangle_.panels;
     const std::int64_t next_panels = is_last ? 0 : std::min(schedule_.panels, weights_.panels() - next_panel);
     const std::int64_t next_bytes = next_panels * kInt8PanelN * weights_.packed_k;
+    const std::int64_t y_bytes = size_bytes(arguments_.y_dtype);
+    rectangle_.y_stride_bytes = arguments_.y_stride * y_bytes;
     const std::int64_t tiles = ceil_div(end - begin, method_.rows);
     rectangle_.streams = tiles == 1;
     for (std::int64_t t = 0; t < tiles; ++t) {
       rectangle_.first_row = begin + t * method_.rows;
       rectangle_.rows = std::min(method_.rows, end - rectangle_.first_row);
+      rectangle_.y = static_cast<const std::byte*>(arguments_.y) +
+                     (first_row_ + rectangle_.first_row) * rectangle_.y_stride_bytes +
+                     rectangle_.first_panel * kInt8PanelN * y_bytes;
       const std::int64_t done = next_bytes * t / tiles;
       fill(weights_.panel(next_panel) + done, next_bytes * (t + 1) / tiles - done);
     }
@@ -94,11 +99,18 @@ class Worker {
       multiply_segment(0, next, next_bytes);
       return rows_.write_sums(weights_, arguments_, m, sums);
     }
-    std::memset(totals_, 0, static_cast<std::size_t>(rectangle_.rows * rectangle_.stride) * sizeof(float));
-    const bool adds_to_totals =
-        method_.adds_to_totals &&
+    const std::int64_t rows = round_up(rectangle_.rows, method_.row_step);
+    std::memset(totals_, 0, static_cast<std::size_t>(rows * rectangle_.stride) * sizeof(float));
+    const bool is_symmetric =
         std::all_of(sums.scales, sums.scales + sums.rows, [](const Int8RowScale& row) { return row.zero_point == 0; });
-    rectangle_.totals = adds_to_totals ? totals_ : nullptr;
+    const bool adds_to_totals = method_.adds_to_totals && is_symmetric;
+    const bool at_once = method_.multiply_blocks != nullptr && is_symmetric;
+    rectangle_.totals = adds_to_totals || at_once ? totals_ : nullptr;
+    if (at_once) {
+      place_segment(0, next, next_bytes);
+      method_.multiply_blocks(rectangle_);
+      return rows_.write_totals(weights_, arguments_, m, sums, totals_);
+    }
     const auto segments = static_cast<std::int64_t>(weights_.segments.size());
     for (std::int64_t s = 0; s < segments; ++s) {
       rectangle_.sw = weights_.scales_of(s) + sums.n;
@@ -108,11 +120,15 @@ class Worker {
     rows_.write_totals(weights_, arguments_, m, sums, totals_);
   }
 
-  void multiply_segment(std::int64_t segment, const std::int8_t* next, std::int64_t next_bytes) {
+  void place_segment(std::int64_t segment, const std::int8_t* next, std::int64_t next_bytes) {
     rectangle_.place = weights_.segments[static_cast<std::size_t>(segment)].place;
     rectangle_.length = weights_.segments[static_cast<std::size_t>(segment)].padded;
     rectangle_.next = next;
     rectangle_.next_bytes = next_bytes;
+  }
+
+  void multiply_segment(std::int64_t segment, const std::int8_t* next, std::int64_t next_bytes) {
+    place_segment(segment, next, next_bytes);
     method_.multiply(rectangle_);
   }
 

@@ -36,6 +36,8 @@ struct Int8Rectangle {
   bool streams = false;
   const std::int8_t* next = nullptr;
   std::int64_t next_bytes = 0;
+  const std::byte* y = nullptr;  // the first output
+  std::int64_t y_stride_bytes = 0;
 };
 
 struct Int8Method {
@@ -49,6 +51,9 @@ struct Int8Method {
   std::int64_t least_panels = 1;   // where N is small; panels / least_panels is a power of two, and N is padded to it
   std::int64_t block_eighths = 0;  // of the second-level cache, for the codes of a block of rows; 0: one rectangle
   void (*multiply)(const Int8Rectangle&) = nullptr;
+  // Block scales where no row has a zero point: all segments, to totals that were set to zero, for a multiple of
+  // row_step rows. The place and the length are those of the first segment. nullptr: segment after segment.
+  void (*multiply_blocks)(const Int8Rectangle&) = nullptr;
   void (*enter)() = nullptr;  // called on a thread before and after its rectangles
   void (*leave)() = nullptr;
 };

@@ -9,6 +9,7 @@
 
 #include "device/target.hpp"
 #include "kernels/cpu/int8_rows.hpp"
+#include "kernels/cpu/row_stores_avx512.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/int8.hpp"
 
@@ -22,10 +23,6 @@ constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileBytes = 64;    // of one row of a tile
 constexpr std::int32_t kCodeOffset = 128;  // int8 code to uint8
-
-constexpr __mmask16 lanes_below(std::int64_t count) {
-  return static_cast<__mmask16>(count >= kLanes ? 0xffff : (1 << count) - 1);
-}
 
 // Loads of 16 values as f32; with a mask zeros for the rest.
 struct LoadF32 {
@@ -193,35 +190,6 @@ Int8Sums row_of(const Int8Sums& sums, std::int64_t row) {
   one.rows = 1;
   return one;
 }
-
-// f32_to_bf16 on 16 lanes.
-__m256i to_bf16(__m512 value) {
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i high = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-  const __m512i rounded =
-      _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40)));
-}
-
-// Stores of 16 outputs, rounded once.
-struct StoreF32 {
-  using Element = float;
-  static void store(float* y, __mmask16 mask, __m512 values) { _mm512_mask_storeu_ps(y, mask, values); }
-};
-struct StoreBF16 {
-  using Element = std::uint16_t;
-  static void store(std::uint16_t* y, __mmask16 mask, __m512 values) {
-    _mm256_mask_storeu_epi16(y, mask, to_bf16(values));
-  }
-};
-struct StoreF16 {
-  using Element = std::uint16_t;
-  static void store(std::uint16_t* y, __mmask16 mask, __m512 values) {
-    _mm256_mask_storeu_epi16(y, mask, _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
-  }
-};
 
 // y = left(c) * right(c), or fma(left(c), right(c), bias).
 template <class Store, class Left, class Right>

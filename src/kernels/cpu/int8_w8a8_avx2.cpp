@@ -10,9 +10,7 @@
 #include <string>
 
 #include "device/target.hpp"
-#include "kernels/cpu/int8_packing.hpp"
-#include "kernels/cpu/int8_product.hpp"
-#include "scaledmm/linear.hpp"
+#include "kernels/cpu/int8_kernel.hpp"
 
 namespace scaledmm::native {
 namespace {
@@ -32,7 +30,7 @@ constexpr Int8Tile kTile{kTileN, kPair, kPair};
 void multiply_few_rows(const Int8Rectangle&);
 void multiply_many_rows(const Int8Rectangle&);
 
-Int8Method method(std::int64_t m) {
+Int8Method method_of(std::int64_t m) {
   Int8Method result{
       .layout = CodeLayout::kInt16, .adds_to_totals = true, .rows = kBlockM, .multiply = multiply_few_rows};
   if (m >= kWidenM) {
@@ -42,16 +40,15 @@ Int8Method method(std::int64_t m) {
   return result;
 }
 
-class Kernel final : public LinearKernel {
+class Kernel final : public Int8Kernel {
  public:
   const KernelInfo& info() const override {
-    static constexpr KernelInfo kInfo{
-        .name = "int8_w8a8_avx2",
-        .upstream = "CPUInt8ScaledMMLinearKernel",
-        .device = DeviceKind::kCpu,
-        .isa = Isa::kAvx2,
-        .computes = "w8a8",
-        .guarantees = {.accumulator = "int32", .exactness = "integer sums exact; equal to the reference bit for bit"}};
+    static constexpr KernelInfo kInfo{.name = "int8_w8a8_avx2",
+                                      .upstream = "CPUInt8ScaledMMLinearKernel",
+                                      .device = DeviceKind::kCpu,
+                                      .isa = Isa::kAvx2,
+                                      .computes = "w8a8",
+                                      .guarantees = kGuarantees};
     return kInfo;
   }
   Support is_supported(const Device& device) const override {
@@ -60,28 +57,10 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx2) return Support::no("the cpu has no usable avx2 with fma and f16c, its tier is " + tier);
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return can_implement_int8(config); }
-  std::optional<QuantKey> input_quant_key(const LayerConfig& config) const override {
-    return int8_input_quant_key(config);
-  }
-  std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
-                                      Context& context) const override {
-    return pack_int8(weights, kTile, context);
-  }
-  void multiply(const LayerConfig& config, const PackedWeights& packed, const ApplyArguments& arguments,
-                Context& context) const override {
-    const auto& weights = static_cast<const Int8Weights&>(packed);
-    multiply_int8(config, weights, arguments, method(arguments.m), context);
-  }
-  std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return unpack_int8(static_cast<const Int8Weights&>(packed));
-  }
-  std::string packed_layout() const override { return int8_layout(kTile); }
-  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
-                                       std::span<const PackedSection> sections,
-                                       const std::shared_ptr<const void>& memory) const override {
-    return adopt_int8(weights, kTile, sections, memory);
-  }
+
+ private:
+  const Int8Tile& tile() const override { return kTile; }
+  Int8Method method(std::int64_t m) const override { return method_of(m); }
 };
 
 }  // namespace

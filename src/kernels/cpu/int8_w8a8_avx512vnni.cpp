@@ -9,9 +9,7 @@
 #include <string>
 
 #include "device/target.hpp"
-#include "kernels/cpu/int8_packing.hpp"
-#include "kernels/cpu/int8_product.hpp"
-#include "scaledmm/linear.hpp"
+#include "kernels/cpu/int8_kernel.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
@@ -34,16 +32,15 @@ constexpr Int8Method kMethod{.layout = CodeLayout::kOffsetBytes,
                              .block_eighths = 3,
                              .multiply = multiply_tile};
 
-class Kernel final : public LinearKernel {
+class Kernel final : public Int8Kernel {
  public:
   const KernelInfo& info() const override {
-    static constexpr KernelInfo kInfo{
-        .name = "int8_w8a8_avx512vnni",
-        .upstream = "CPUInt8ScaledMMLinearKernel, ZentorchInt8ScaledMMLinearKernel",
-        .device = DeviceKind::kCpu,
-        .isa = Isa::kAvx512Vnni,
-        .computes = "w8a8",
-        .guarantees = {.accumulator = "int32", .exactness = "integer sums exact; equal to the reference bit for bit"}};
+    static constexpr KernelInfo kInfo{.name = "int8_w8a8_avx512vnni",
+                                      .upstream = "CPUInt8ScaledMMLinearKernel, ZentorchInt8ScaledMMLinearKernel",
+                                      .device = DeviceKind::kCpu,
+                                      .isa = Isa::kAvx512Vnni,
+                                      .computes = "w8a8",
+                                      .guarantees = kGuarantees};
     return kInfo;
   }
   Support is_supported(const Device& device) const override {
@@ -53,27 +50,10 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx512_vnni) return Support::no("the cpu has no usable avx512vnni, its tier is " + tier);
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return can_implement_int8(config); }
-  std::optional<QuantKey> input_quant_key(const LayerConfig& config) const override {
-    return int8_input_quant_key(config);
-  }
-  std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
-                                      Context& context) const override {
-    return pack_int8(weights, kTile, context);
-  }
-  void multiply(const LayerConfig& config, const PackedWeights& packed, const ApplyArguments& arguments,
-                Context& context) const override {
-    multiply_int8(config, static_cast<const Int8Weights&>(packed), arguments, kMethod, context);
-  }
-  std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return unpack_int8(static_cast<const Int8Weights&>(packed));
-  }
-  std::string packed_layout() const override { return int8_layout(kTile); }
-  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
-                                       std::span<const PackedSection> sections,
-                                       const std::shared_ptr<const void>& memory) const override {
-    return adopt_int8(weights, kTile, sections, memory);
-  }
+
+ private:
+  const Int8Tile& tile() const override { return kTile; }
+  Int8Method method(std::int64_t) const override { return kMethod; }
 };
 
 }  // namespace

@@ -10,9 +10,7 @@
 #include <string>
 
 #include "device/target.hpp"
-#include "kernels/cpu/int8_packing.hpp"
-#include "kernels/cpu/int8_product.hpp"
-#include "scaledmm/linear.hpp"
+#include "kernels/cpu/int8_kernel.hpp"
 
 namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE {
 namespace {
@@ -36,12 +34,12 @@ constexpr Int8Method kMethodOf{.layout = CodeLayout::kOffsetBytes,
 
 // A panel is two registers. 12 sums, 2 weights and a code of 16 registers; few rows take several panels, so that the
 // chains of additions hide the latency of 5.
-const Int8Method& method(std::int64_t m) {
+const Int8Method& method_of(std::int64_t m) {
   if (m == 1) return kMethodOf<1, 4>;
   return m <= 3 ? kMethodOf<3, 2> : kMethodOf<6, 1>;
 }
 
-class Kernel final : public LinearKernel {
+class Kernel final : public Int8Kernel {
  public:
   const KernelInfo& info() const override {
     static constexpr KernelInfo kInfo{
@@ -50,7 +48,7 @@ class Kernel final : public LinearKernel {
         .device = DeviceKind::kCpu,
         .isa = Isa::kAvx512Vnni,  // the cap that takes it away: processors without AVX-512 have it beside the avx2 tier
         .computes = "w8a8",
-        .guarantees = {.accumulator = "int32", .exactness = "integer sums exact; equal to the reference bit for bit"}};
+        .guarantees = kGuarantees};
     return kInfo;
   }
   Support is_supported(const Device& device) const override {
@@ -60,27 +58,10 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx_vnni) return Support::no("the cpu has no usable avx_vnni, its tier is " + tier);
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return can_implement_int8(config); }
-  std::optional<QuantKey> input_quant_key(const LayerConfig& config) const override {
-    return int8_input_quant_key(config);
-  }
-  std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
-                                      Context& context) const override {
-    return pack_int8(weights, kTile, context);
-  }
-  void multiply(const LayerConfig& config, const PackedWeights& packed, const ApplyArguments& arguments,
-                Context& context) const override {
-    multiply_int8(config, static_cast<const Int8Weights&>(packed), arguments, method(arguments.m), context);
-  }
-  std::vector<std::uint8_t> unpack(const LayerConfig&, const PackedWeights& packed) const override {
-    return unpack_int8(static_cast<const Int8Weights&>(packed));
-  }
-  std::string packed_layout() const override { return int8_layout(kTile); }
-  std::unique_ptr<PackedWeights> adopt(const LayerConfig&, const CheckedWeights& weights,
-                                       std::span<const PackedSection> sections,
-                                       const std::shared_ptr<const void>& memory) const override {
-    return adopt_int8(weights, kTile, sections, memory);
-  }
+
+ private:
+  const Int8Tile& tile() const override { return kTile; }
+  Int8Method method(std::int64_t m) const override { return method_of(m); }
 };
 
 }  // namespace
