@@ -1,5 +1,5 @@
-// Emulated float, bfloat16 and float16 intrinsics against scalar code, and, where a rule is about rounding, against this
-// machine's own FMA unit.
+// Emulated float, bfloat16 and float16 intrinsics against scalar code, and, where a rule is about rounding, against
+// this machine's own FMA unit.
 #include <gtest/gtest.h>
 
 #include <vector>

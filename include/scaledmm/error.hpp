@@ -24,7 +24,8 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
-// The input is understood, but nothing here can run it: an unknown scheme, or no kernel fits. The text has every reason.
+// The input is understood, but nothing here can run it: an unknown scheme, or no kernel fits. The text has every
+// reason.
 class Unsupported : public Error {
  public:
   using Error::Error;

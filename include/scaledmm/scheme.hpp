@@ -93,8 +93,8 @@ struct WeightShape {
 // A layer with int8 weights and int8 activations (W8A8). Weights are symmetric.
 struct Int8ScaledMMLinearLayerConfig {
   bool is_static_input_scheme = false;  // one activation scale from the checkpoint; else one for each token at run time
-  bool is_channelwise = true;           // a weight scale for each output feature; else for each logical width (fused part)
-  bool input_symmetric = true;          // no activation zero point
+  bool is_channelwise = true;   // a weight scale for each output feature; else for each logical width (fused part)
+  bool input_symmetric = true;  // no activation zero point
   WeightShape weight_shape;
   DType input_dtype = DType::kBF16;
   DType out_dtype = DType::kBF16;
@@ -125,7 +125,8 @@ DType out_dtype(const LayerConfig& config);
 bool is_block_scaled(const LayerConfig& config);
 // The scheme as one word: int8, fp8_w8a8, fp8_w8a16, int8_block, fp8_w8a8_block or fp8_w8a16_block.
 std::string scheme_name(const LayerConfig& config);
-// One line for people: "int8 W8A8, weights [576, 576] per channel, activations dynamic per token symmetric, bf16 -> bf16".
+// One line for people: "int8 W8A8, weights [576, 576] per channel, activations dynamic per token symmetric, bf16 ->
+// bf16".
 std::string describe(const LayerConfig& config);
 
 }  // namespace scaledmm

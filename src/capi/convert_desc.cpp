@@ -48,7 +48,8 @@ GroupShape weight_group(const scaledmm_layer_desc_t& desc) {
       }
       return {desc.block_n, desc.block_k};
     default:
-      throw InvalidArgument("weight_scales = " + std::to_string(desc.weight_scales) + " is no scaledmm_weight_scales_t");
+      throw InvalidArgument("weight_scales = " + std::to_string(desc.weight_scales) +
+                            " is no scaledmm_weight_scales_t");
   }
 }
 

@@ -6,8 +6,8 @@
 
 namespace scaledmm {
 
-// A copy of a caller's struct: fields that its older version lacks take their defaults, and fields of a newer one must be
-// zero. Errors: InvalidArgument for nullptr, for a size below 4, and for a tail that is not zero.
+// A copy of a caller's struct: fields that its older version lacks take their defaults, and fields of a newer one must
+// be zero. Errors: InvalidArgument for nullptr, for a size below 4, and for a tail that is not zero.
 template <class T>
 T sized_copy(const T* caller, const T& defaults, const char* what);
 

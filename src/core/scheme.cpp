@@ -83,7 +83,8 @@ std::string scheme_name(const LayerConfig& config) {
 std::string describe(const LayerConfig& config) {
   const WeightShape shape = weight_shape(config);
   const std::string sizes = "[" + std::to_string(shape.n) + ", " + std::to_string(shape.k) + "]";
-  const std::string types = ", " + std::string(name(input_dtype(config))) + " -> " + std::string(name(out_dtype(config)));
+  const std::string types =
+      ", " + std::string(name(input_dtype(config))) + " -> " + std::string(name(out_dtype(config)));
   if (const auto* int8 = std::get_if<Int8ScaledMMLinearLayerConfig>(&config)) {
     std::string scales = int8->is_channelwise ? "per channel" : "per tensor";
     if (int8->weight_block) scales = "in blocks of " + extents(*int8->weight_block);
@@ -92,8 +93,8 @@ std::string describe(const LayerConfig& config) {
            (int8->input_symmetric ? "symmetric" : "asymmetric") + types;
   }
   const auto& fp8 = std::get<FP8ScaledMMLinearLayerConfig>(config);
-  return std::string(name(fp8.weight_quant_key.dtype)) + (fp8.activation_quant_key ? " W8A8" : " W8A16") + ", weights " +
-         sizes + " " + describe_weight(fp8) + ", activations " +
+  return std::string(name(fp8.weight_quant_key.dtype)) + (fp8.activation_quant_key ? " W8A8" : " W8A16") +
+         ", weights " + sizes + " " + describe_weight(fp8) + ", activations " +
          describe_activation(fp8.activation_quant_key, fp8.input_dtype) + types;
 }
 

@@ -1,7 +1,7 @@
 // Where instruction-set code begins and ends, and which copy of a kernel file this is.
 //
-// A kernel file with AVX-512 or AMX code is compiled twice in test builds: native, and with SCALEDMM_EMULATE against the
-// emulated intrinsics of tests/emulation. All of its code stands in
+// A kernel file with AVX-512 or AMX code is compiled twice in test builds: native, and with SCALEDMM_EMULATE against
+// the emulated intrinsics of tests/emulation. All of its code stands in
 //   namespace scaledmm::SCALEDMM_KERNEL_NAMESPACE { namespace { ... } }
 // so that the two copies never share a symbol.
 #pragma once

@@ -47,7 +47,8 @@ std::string Selection::text() const {
 std::string Selection::error() const {
   if (forced != nullptr) {
     const auto it = std::ranges::find(candidates, forced, &Candidate::kernel);
-    std::string result = "kernel " + std::string(forced->name()) + " was forced and cannot run this layer: " + it->reason;
+    std::string result =
+        "kernel " + std::string(forced->name()) + " was forced and cannot run this layer: " + it->reason;
     std::string others;
     for (const Candidate& candidate : candidates) {
       if (candidate.ok) others += (others.empty() ? "" : ", ") + std::string(candidate.kernel->name());

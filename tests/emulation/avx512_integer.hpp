@@ -6,10 +6,10 @@
 namespace scaledmm::emu {
 namespace {
 
-#define EMU_ALL_SIZES(op)                                                             \
-  EMU_NATIVE_2(op##_epi8, std::int8_t, i)                                             \
-  EMU_NATIVE_2(op##_epi16, std::int16_t, i) EMU_NATIVE_2(op##_epi32, std::int32_t, i) \
-      EMU_NATIVE_2(op##_epi64, std::int64_t, i)
+#define EMU_ALL_SIZES(op)                   \
+  EMU_NATIVE_2(op##_epi8, std::int8_t, i)   \
+  EMU_NATIVE_2(op##_epi16, std::int16_t, i) \
+  EMU_NATIVE_2(op##_epi32, std::int32_t, i) EMU_NATIVE_2(op##_epi64, std::int64_t, i)
 EMU_ALL_SIZES(add)
 EMU_ALL_SIZES(sub)
 EMU_ALL_SIZES(unpacklo)
