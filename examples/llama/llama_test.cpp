@@ -25,13 +25,6 @@ std::vector<float> random_values(std::int64_t n, float spread = 1) {
   return values;
 }
 
-std::vector<std::uint16_t> random_bf16(std::int64_t n) {
-  std::vector<std::uint16_t> bits;
-  for (const float value : random_values(n))
-    bits.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
-  return bits;
-}
-
 TEST(VectorMath, SoftmaxMatchesTheFormulaAtEveryLength) {
   for (std::int64_t n = 1; n < 40; ++n) {
     const std::vector<float> x = random_values(n, 8);
@@ -103,6 +96,13 @@ TEST(VectorMath, TilesMatchPlainSums) {
       }
     }
   }
+}
+
+Config rotary_config() {
+  Config config;
+  config.head_dim = 16;
+  config.rope_theta = 1000;
+  return config;
 }
 
 TEST(Rotary, PositionZeroChangesNothing) {
