@@ -115,6 +115,8 @@ void multiply_as(const TileCall& call) {
           const __m256 activation = _mm256_broadcast_ss(x + r * call.padded_k + odd);
           sums[r][2 * p] = _mm256_fmadd_ps(activation, low, sums[r][2 * p]);
           sums[r][2 * p + 1] = _mm256_fmadd_ps(activation, high, sums[r][2 * p + 1]);
+          // With so many sums g++ 12 keeps products in the registers of activations, and spills sums.
+          if constexpr (kRows > 4) __asm__("" : "+x"(sums[r][2 * p]), "+x"(sums[r][2 * p + 1]));
         }
       }
     }
