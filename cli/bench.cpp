@@ -288,6 +288,7 @@ void write_report(const Json& document, const std::string& file) {
 
 int redraw(const BenchOptions& options) {
   if (options.html.empty()) throw UsageError("--report needs --html");
+  check_not_read("--html", options.html, {options.report});
   write_report(read_json_file(options.report), options.html);
   return kOk;
 }

@@ -36,6 +36,15 @@ void add_dtype_option(CLI::App& app, const char* flag, std::string& dtype, const
 
 Device find_device(const std::string& name) { return name.empty() ? this_cpu() : device_from_name(name); }
 
+std::vector<std::filesystem::path> checkpoint_files(const Checkpoint& checkpoint) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint.directory())) files.push_back(entry.path());
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    if (files.empty() || files.back() != tensor.file) files.push_back(tensor.file);
+  }
+  return files;
+}
+
 SelectOptions force_kernel(const std::string& kernel) {
   SelectOptions options;
   if (kernel.empty()) return options;

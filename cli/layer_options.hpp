@@ -3,11 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "scaledmm/calibration.hpp"
+#include "scaledmm/checkpoint.hpp"
 #include "scaledmm/device.hpp"
 #include "scaledmm/registry.hpp"
 
@@ -29,6 +31,8 @@ SelectOptions force_kernel(const std::string& kernel);
 // --calibration. A file that does not say which model it is of is taken, with a note.
 Calibration load_calibration(const std::string& file);
 
+// Every file that a checkpoint consists of.
+std::vector<std::filesystem::path> checkpoint_files(const Checkpoint& checkpoint);
 // "1,4096,4096" to numbers. Errors: UsageError unless there are exactly `count` of at least `minimum`.
 std::vector<std::int64_t> parse_sizes(const std::string& text, std::size_t count, const char* form,
                                       std::int64_t minimum);

@@ -7,6 +7,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 #include "cli/errors.hpp"
@@ -38,6 +39,16 @@ std::string printable(std::string_view text) {
     }
   }
   return out;
+}
+
+void check_not_read(std::string_view option, const std::string& written,
+                    const std::vector<std::filesystem::path>& read) {
+  for (const std::filesystem::path& file : read) {
+    std::error_code absent;
+    if (std::filesystem::equivalent(file, written, absent)) {
+      throw UsageError(fmt::format("{} {} is a file that is read", option, written));
+    }
+  }
 }
 
 std::string one_line(std::string_view text) {

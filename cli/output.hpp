@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -35,6 +36,11 @@ std::string one_line(std::string_view text);
 std::string count_of(std::size_t count, std::string_view noun);
 // "12.3 MB"
 std::string megabytes(std::uint64_t bytes);
+
+// Keeps `option`, a file to be written, from taking the place of one that is read. Links count as what they lead to.
+// Errors: UsageError.
+void check_not_read(std::string_view option, const std::string& written,
+                    const std::vector<std::filesystem::path>& read);
 
 // Columns padded to their widest cell; a column is right-aligned where `right` has an 'r', as in "lrr".
 class Table {

@@ -180,6 +180,7 @@ void verify(const Checkpoint& checkpoint, const std::vector<std::string>& layers
 }
 
 int write(const Checkpoint& checkpoint, const PackOptions& options) {
+  check_not_read("--output", options.output, checkpoint_files(checkpoint));
   LinearOptions linear_options;
   linear_options.select = force_kernel(options.kernel);
   linear_options.threading.threads = options.threads;

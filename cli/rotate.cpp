@@ -1,9 +1,12 @@
 // scaledmm rotate: writes a dense checkpoint as one that computes the same and quantizes better.
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "cli/commands.hpp"
 #include "cli/layer_options.hpp"
@@ -49,6 +52,14 @@ int rotate_checkpoint(const RotateCommand& options) {
   return kOk;
 }
 
+// The parser's own conversion wraps -1 and cuts off what is too large.
+std::string whole_number(const std::string& word) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error == std::errc() && end == word.data() + word.size()) return {};
+  return word + " is no number from 0 to 2^64 - 1";
+}
+
 }  // namespace
 
 void add_rotate(CLI::App& app, Command& command) {
@@ -57,7 +68,7 @@ void add_rotate(CLI::App& app, Command& command) {
       app.add_subcommand("rotate", "Spread the outliers of a dense model over all channels, before convert");
   sub->add_option("source", options->source, "Dense checkpoint folder of a Llama-like model")->required();
   sub->add_option("destination", options->destination, "Folder to make; must not exist")->required();
-  sub->add_option("--seed", options->seed, "Of the signs in the rotation (default: 0)");
+  sub->add_option("--seed", options->seed, "Of the signs in the rotation (default: 0)")->check(whole_number);
   sub->add_option(
       "--calibration", options->calibration,
       "Second moments of the source's inputs (scaledmm::Calibration): what down_proj reads is smoothed, its\n"

@@ -92,16 +92,10 @@ Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const
 
 // The output must not take the place of what is read.
 void check_output(const Checkpoint& checkpoint, const RunOptions& options) {
-  const auto check = [&](const std::filesystem::path& read) {
-    std::error_code absent;
-    if (std::filesystem::equivalent(read, options.output, absent)) {
-      throw UsageError(fmt::format("--output {} is a file that is read", options.output));
-    }
-  };
-  check(options.input);
-  check(std::filesystem::path(options.checkpoint) / "config.json");
-  if (!options.packed.empty()) check(options.packed);
-  for (const StoredTensor& tensor : checkpoint.tensors()) check(tensor.file);
+  std::vector<std::filesystem::path> read = checkpoint_files(checkpoint);
+  read.emplace_back(options.input);
+  if (!options.packed.empty()) read.emplace_back(options.packed);
+  check_not_read("--output", options.output, read);
 }
 
 const LayerRecord& find_layer(const Checkpoint& checkpoint, const std::string& name) {

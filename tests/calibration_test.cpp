@@ -180,6 +180,18 @@ TEST(Calibration, MatrixThatIsNotSymmetricIsRefused) {
   }
 }
 
+TEST(Calibration, NegativeMeanSquareIsRefused) {
+  const ScratchFolder scratch;
+  write_model(scratch / "file", {{"layer.gram", {{2, 2}, {1, 0.5f, 0.5f, -5}, DType::kF32}}});
+  try {
+    Calibration::load(scratch / "file" / "model.safetensors");
+    FAIL() << "accepted";
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("\"layer.gram\" has a negative mean square at [1, 1]"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ErrorCompensation, WithoutCorrelationEveryCodeIsTheNearest) {
   const DenseTensor w = matrix(kInner, kHidden);
   std::vector<float> identity(static_cast<std::size_t>(kHidden * kHidden));

@@ -177,6 +177,21 @@ class Pack(Case):
         self.assertEqual([layer["name"] for layer in layers], [LAYER])
         self.assertTrue(all(name.startswith(LAYER + "/") for name in read_safetensors(packed)))
 
+    def test_pack_does_not_replace_what_it_reads(self):
+        checkpoint = data8_checkpoint(self.folder / "own")
+        (self.folder / "link").symlink_to(checkpoint / "model.safetensors")
+        for target in (checkpoint / "model.safetensors", checkpoint / "config.json", self.folder / "link"):
+            before = target.read_bytes()
+            self.fails(2, "pack", checkpoint, "--output", target, names=[target.name, "is read"])
+            self.assertEqual(target.read_bytes(), before)
+
+    def test_a_report_does_not_replace_its_measurements(self):
+        record = self.folder / "record.json"
+        self.succeeds("bench", "--scheme", "int8", "--shape", "1,32,32", "--output", record)
+        before = record.read_bytes()
+        self.fails(2, "bench", "--report", record, "--html", record, names=["record.json", "is read"])
+        self.assertEqual(record.read_bytes(), before)
+
     def test_the_values_of_a_packed_layer_are_not_read_again(self):
         checkpoint = dataf_block_checkpoint(self.folder / "c")
         weights = checkpoint / "model.safetensors"

@@ -124,6 +124,11 @@ class Convert(Case):
                    names=["model.safetensors", "model.layers.0.mlp.up_proj.weight"])
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["dense", "there"])
 
+    def test_seeds_of_a_rotation_are_whole_numbers(self):
+        source = self.folder / "dense"
+        for seed in ("-1", "99999999999999999999999", "1.5", "x"):
+            self.fails(2, "rotate", source, self.folder / "rotated", f"--seed={seed}", names=["no number from 0"])
+
     def test_a_quantized_source_is_refused(self):
         self.fails(3, "convert", data8_checkpoint(self.folder / "c"), self.folder / "out", "--scheme", "fp8",
                    names=["compressed-tensors"])

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -199,6 +200,41 @@ TEST(Rotate, RefusesACalibrationOfAnotherModel) {
   calibration = calibrated("model.layers.0.mlp.down_proj", kMlp + 1);
   EXPECT_NE(error_of(scratch / "dense", scratch / "out", options).find("K = 41, its weight 40"), std::string::npos);
   EXPECT_FALSE(fs::exists(scratch / "out"));
+}
+
+TEST(Rotate, RefusesResultsThatTheirTypeCannotHold) {
+  const ScratchFolder scratch;
+  DenseModel model = tiny_model();
+  DenseTensor& weight = model["model.layers.0.self_attn.q_proj.weight"];
+  weight.dtype = DType::kF16;
+  for (float& value : weight.values) value *= 60000;
+  write(scratch / "dense", model);
+  EXPECT_NE(error_of(scratch / "dense", scratch / "out").find("q_proj.weight\" becomes too large for f16"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+}
+
+// The head is the one that the model uses: a tensor that config.json passes over is not.
+TEST(Rotate, TakesTheHeadThatTheConfigurationNames) {
+  const ScratchFolder scratch;
+  DenseModel model = tiny_model();
+  write(scratch / "tied", model);
+  model["lm_head.weight"] = matrix(kWords, kWidth, DType::kF32);
+  for (float& value : model["lm_head.weight"].values) value = -value;
+  write(scratch / "both", model);
+  Json config = tiny_config();
+  config["tie_word_embeddings"] = false;
+  write(scratch / "own", model, config);
+  write(scratch / "none", tiny_model(), config);
+  std::map<std::string, RowMatrix> heads;
+  for (const char* name : {"tied", "both", "own"}) {
+    const fs::path out = scratch / (std::string(name) + "-out");
+    rotate(scratch / name, out, {});
+    heads[name] = tensor(Checkpoint::open(out), "lm_head.weight");
+  }
+  EXPECT_EQ(heads["both"], heads["tied"]);
+  expect_near(heads["own"], -heads["tied"], "a head of its own");
+  EXPECT_NE(error_of(scratch / "none", scratch / "out").find("has no tensor \"lm_head.weight\""), std::string::npos);
 }
 
 TEST(Rotate, RefusesWhatItWouldBreakAndLeavesNothing) {

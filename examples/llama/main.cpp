@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "evaluation.hpp"
@@ -83,6 +85,12 @@ int run_eval(const Options& options, const ExampleData& data, scaledmm::Context&
 }
 
 int run_calibrate(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  for (const auto& file : std::filesystem::directory_iterator(options.folder)) {
+    std::error_code absent;
+    if (std::filesystem::equivalent(file, options.out, absent)) {
+      throw scaledmm::InvalidArgument("--out " + options.out + " is a file of the model");
+    }
+  }
   scaledmm::Calibration calibration;
   Model model = Model::load(options.folder, DenseMath::kF32, context, &calibration);
   const auto text =

@@ -153,6 +153,9 @@ Calibration Calibration::load(const std::filesystem::path& file) {
       fail("has a value that is not finite");
     }
     for (std::int64_t i = 0; i < in.k; ++i) {
+      if (in.sum[static_cast<std::size_t>(i * in.k + i)] < 0) {
+        fail("has a negative mean square at [" + std::to_string(i) + ", " + std::to_string(i) + "]");
+      }
       for (std::int64_t j = 0; j < i; ++j) {
         if (in.sum[static_cast<std::size_t>(i * in.k + j)] != in.sum[static_cast<std::size_t>(j * in.k + i)]) {
           fail("is not symmetric at [" + std::to_string(i) + ", " + std::to_string(j) + "]");

@@ -9,6 +9,7 @@
 
 #include "formats/config_node.hpp"
 #include "formats/content_hash.hpp"
+#include "formats/decoder_config.hpp"
 #include "formats/json.hpp"
 #include "formats/layer_table.hpp"
 #include "formats/quant_config.hpp"
@@ -223,6 +224,11 @@ std::vector<std::string> Checkpoint::verify(const std::function<void(std::size_t
   }
   for (const StoredTensor& tensor : impl_->tensors) {
     if (!checked.contains(tensor.name)) check_finite(*this, tensor, report);
+  }
+  try {
+    check_config_sizes(*this);
+  } catch (const CheckpointError& error) {
+    problems.emplace_back(error.what());
   }
   if (!impl_->quant.method.empty() && !is_quantized) {
     problems.push_back(escape((impl_->directory / "config.json").string()) + ": quant_method is " +

@@ -101,6 +101,7 @@ class Rotator {
   };
 
   std::int64_t size(const char* key) const;
+  bool shares_embedding() const;
   RowMatrix load(const std::string& name, std::int64_t rows, std::int64_t columns) const;
   RowMatrix rotated(const Target& target) const;
   // s_j of the inputs of `down`: see rotate.hpp. Kept: down, up and its bias ask for them.
@@ -150,6 +151,22 @@ std::int64_t Rotator::size(const char* key) const {
                           " is missing or no size between 1 and " + std::to_string(kLargest));
   }
   return value->get<std::int64_t>();
+}
+
+// As config.json says; where it does not, whether there is a head.
+bool Rotator::shares_embedding() const {
+  const bool has_head = source_.has_tensor(kHeadName);
+  const Json* tied = find_member(config_, "tie_word_embeddings");
+  if (tied == nullptr || tied->is_null()) return !has_head;
+  if (!tied->is_boolean()) {
+    throw CheckpointError(escape((source_.directory() / "config.json").string()) +
+                          ": tie_word_embeddings is no boolean");
+  }
+  if (!tied->get<bool>() && !has_head) {
+    throw CheckpointError(escape(source_.directory().string()) + ": has no tensor " + quote(kHeadName) +
+                          ", and config.json does not let the head share the embedding");
+  }
+  return tied->get<bool>();
 }
 
 // -1: any number.
@@ -270,7 +287,14 @@ void Rotator::write_file_of(const fs::path& file, const std::vector<Target>& tar
     smooth(target.role, values);
     const DType dtype = *tensor.stored->dtype;
     std::vector<std::byte> bytes(static_cast<std::size_t>(values.size() * size_bytes(dtype)));
-    for (std::int64_t i = 0; i < values.size(); ++i) store_f32(values.data()[i], bytes.data(), dtype, i);
+    for (std::int64_t i = 0; i < values.size(); ++i) {
+      store_f32(values.data()[i], bytes.data(), dtype, i);
+      if (!std::isfinite(load_f32(bytes.data(), dtype, i))) {
+        throw CheckpointError(escape(target.stored->file.string()) + ": tensor " + quote(target.source) +
+                              " becomes too large for " + std::string(name(dtype)) + " at element " +
+                              std::to_string(i) + " of the result");
+      }
+    }
     writer.write(tensor.name, bytes);
     ++done_;
     if (options_.progress) options_.progress(done_, total_, tensor.name);
@@ -282,6 +306,7 @@ void Rotator::write(const fs::path& directory) {
   std::map<fs::path, std::vector<Target>> by_file;
   const StoredTensor* embedding = nullptr;
   for (const StoredTensor& stored : source_.tensors()) {
+    if (stored.name == kHeadName && shares_embedding()) continue;  // nobody reads it
     by_file[stored.file].push_back({stored.name, stored.name, &stored, role_of(stored.name, source_.directory())});
     if (stored.name == kEmbeddingName) embedding = &stored;
     ++total_;
@@ -295,7 +320,7 @@ void Rotator::write(const fs::path& directory) {
       })) {
     throw CheckpointError(escape(source_.directory().string()) + ": has no layer that reads the residual stream");
   }
-  if (!source_.has_tensor(kHeadName)) {
+  if (shares_embedding()) {
     by_file[embedding->file].push_back(
         {std::string(kHeadName), std::string(kEmbeddingName), embedding, {Part::kHead, std::string(kLastNormName)}});
     ++total_;
