@@ -36,6 +36,11 @@ void add_dtype_option(CLI::App& app, const char* flag, std::string& dtype, const
 
 Device find_device(const std::string& name) { return name.empty() ? this_cpu() : device_from_name(name); }
 
+void check_values(const Checkpoint& checkpoint, const LayerRecord& record) {
+  const std::vector<std::string> problems = checkpoint.verify(record);
+  if (!problems.empty()) throw CheckpointError(problems.front());
+}
+
 std::vector<std::filesystem::path> checkpoint_files(const Checkpoint& checkpoint) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint.directory())) files.push_back(entry.path());

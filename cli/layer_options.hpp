@@ -31,6 +31,8 @@ SelectOptions force_kernel(const std::string& kernel);
 // --calibration. A file that does not say which model it is of is taken, with a note.
 Calibration load_calibration(const std::string& file);
 
+// Reads the values of a layer. Errors: CheckpointError with the first problem of Checkpoint::verify.
+void check_values(const Checkpoint& checkpoint, const LayerRecord& record);
 // Every file that a checkpoint consists of.
 std::vector<std::filesystem::path> checkpoint_files(const Checkpoint& checkpoint);
 // "1,4096,4096" to numbers. Errors: UsageError unless there are exactly `count` of at least `minimum`.

@@ -172,13 +172,6 @@ int check(const Checkpoint& checkpoint, const PackOptions& options) {
   return kOk;
 }
 
-void verify(const Checkpoint& checkpoint, const std::vector<std::string>& layers) {
-  for (const std::string& layer : layers) {
-    const std::vector<std::string> problems = checkpoint.verify(checkpoint.layer(layer));
-    if (!problems.empty()) throw CheckpointError(problems.front());
-  }
-}
-
 int write(const Checkpoint& checkpoint, const PackOptions& options) {
   check_not_read("--output", options.output, checkpoint_files(checkpoint));
   LinearOptions linear_options;
@@ -191,7 +184,7 @@ int write(const Checkpoint& checkpoint, const PackOptions& options) {
     Progress progress;
     for (const std::vector<std::string>& group : groups) {
       progress.update(linears.size(), groups.size(), group.front());
-      verify(checkpoint, group);
+      for (const std::string& layer : group) check_values(checkpoint, checkpoint.layer(layer));
       linears.push_back(Linear::load_fused(checkpoint, group, linear_options));
     }
     progress.update(groups.size(), groups.size(), options.output);

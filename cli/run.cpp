@@ -80,11 +80,7 @@ Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const
   }
   for (const std::string& warning : selection.warnings) note(warning);
   // What a packed file holds was verified when it was packed: its source is not read again.
-  if (packed == nullptr || !packed->holds(record.name)) {
-    if (const std::vector<std::string> problems = checkpoint.verify(record); !problems.empty()) {
-      throw CheckpointError(problems.front());
-    }
-  }
+  if (packed == nullptr || !packed->holds(record.name)) check_values(checkpoint, record);
   Linear loaded = Linear::load(checkpoint, record.name, linear);
   for (const std::string& warning : loaded.warnings()) note(record.name + ": " + warning);
   return loaded;

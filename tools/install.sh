@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(g++ cmake ccache ninja-build pkg-config python3 python3-dev python3-venv
+packages=(g++ cmake ninja-build pkg-config python3 python3-dev python3-venv
   libfmt-dev libcli11-dev nlohmann-json3-dev libre2-dev libeigen3-dev libgtest-dev libopenblas-dev
   miscfiles)
 

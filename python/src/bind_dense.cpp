@@ -30,7 +30,7 @@ x's dtype and framework. Errors: ValueError with both shapes.)";
 
 void construct(DenseLinear* self, nb::handle weight, int threads) {
   const Borrowed held(weight, {.what = "weight"});
-  Context context(threading(threads));
+  Context& context = thread_context(threads);
   const nb::gil_scoped_release released;
   new (self) DenseLinear(held.view(), context);
 }

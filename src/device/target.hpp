@@ -38,3 +38,17 @@
 #endif
 
 #endif
+
+// Before loops over registers, and for functions that must be part of their callers so that values stay in registers.
+// The emulated copies need no registers, and compile much faster without.
+#if defined(SCALEDMM_EMULATE)
+#define SCALEDMM_UNROLL
+#define SCALEDMM_INLINE
+#else
+#define SCALEDMM_INLINE __attribute__((always_inline))
+#ifdef __clang__
+#define SCALEDMM_UNROLL _Pragma("unroll")
+#else
+#define SCALEDMM_UNROLL _Pragma("GCC unroll 8")
+#endif
+#endif

@@ -8,6 +8,7 @@
 #include "kernels/cpu/dense_tiles.hpp"
 #include "kernels/cpu/huge_buffer.hpp"
 #include "kernels/cpu/shares.hpp"
+#include "kernels/operand_layout.hpp"
 #include "numerics/formats.hpp"
 #include "scaledmm/error.hpp"
 #include "scaledmm/to_f32.hpp"
@@ -23,8 +24,6 @@ constexpr std::int64_t kFloatBytes = sizeof(float);
 constexpr std::int64_t kChunk = 512;
 constexpr std::int64_t kBlockRows = 192;  // a multiple of every kernel's tile
 constexpr std::int64_t kGroupPanels = 4;
-constexpr std::int64_t kWorkPerThread = 1 << 17;  // multiplications that are worth a thread
-constexpr std::int64_t kPackPerThread = 1 << 14;  // elements of x that are
 
 constexpr std::array<float, kBlockRows> kOnes = [] {
   std::array<float, kBlockRows> ones{};
@@ -53,13 +52,7 @@ void check_matrix(const char* what, const ConstTensorView& view, std::int64_t co
   if (!is_float16_or_32(view.dtype))
     fail(name + " is " + std::string(scaledmm::name(view.dtype)) + ", not f32, bf16 or f16");
   if (view.shape.elements() == 0) return;
-  if (view.data == nullptr) fail(name + " is a null pointer");
-  if (columns > 1 && view.strides[1] != 1) {
-    fail(name + "'s last dimension must be contiguous, its stride is " + std::to_string(view.strides[1]));
-  }
-  if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size_bytes(view.dtype)) != 0) {
-    fail(name + " is not aligned to its elements");
-  }
+  if (const std::string fault = layout_fault(name, view); !fault.empty()) fail(fault);
 }
 
 // One call, cut into blocks of rows and groups of panels. Cuts never change a result.

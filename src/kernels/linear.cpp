@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/operand_copies.hpp"
+#include "kernels/operand_layout.hpp"
 #include "scaledmm/error.hpp"
 
 namespace scaledmm {
@@ -42,10 +43,12 @@ Rows flatten(const Shape& shape, const Shape& strides) {
   return rows;
 }
 
-void check_operand(const Layer& layer, const char* what, const void* data, DType dtype, const Shape& shape,
-                   const Shape& strides, DType expected_dtype, std::int64_t expected_columns, const char* letter) {
-  if (dtype != expected_dtype) {
-    fail(layer, std::string(what) + " is " + std::string(name(dtype)) + ", the layer takes " +
+template <class View>
+void check_operand(const Layer& layer, const char* what, const View& view, DType expected_dtype,
+                   std::int64_t expected_columns, const char* letter) {
+  const Shape& shape = view.shape;
+  if (view.dtype != expected_dtype) {
+    fail(layer, std::string(what) + " is " + std::string(name(view.dtype)) + ", the layer takes " +
                     std::string(name(expected_dtype)));
   }
   if (shape.rank() < 1) fail(layer, std::string(what) + " has rank 0");
@@ -54,14 +57,7 @@ void check_operand(const Layer& layer, const char* what, const void* data, DType
                     text(expected_columns));
   }
   if (shape.elements() == 0) return;
-  if (data == nullptr) fail(layer, std::string(what) + " is a null pointer");
-  if (expected_columns > 1 && strides[shape.rank() - 1] != 1) {
-    fail(layer,
-         std::string(what) + "'s last dimension must be contiguous, its stride is " + text(strides[shape.rank() - 1]));
-  }
-  if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size_bytes(dtype)) != 0) {
-    fail(layer, std::string(what) + " is not aligned to its " + text(size_bytes(dtype)) + "-byte elements");
-  }
+  if (const std::string fault = layout_fault(what, view); !fault.empty()) fail(layer, fault);
 }
 
 Shape leading(const Shape& shape) { return Shape(shape.sizes().first(shape.rank() - 1)); }
@@ -170,8 +166,8 @@ void run(const LinearKernel& kernel, const Layer& layer, const Call& call, std::
          Context& context) {
   const auto [n, k] = weight_shape(layer.config());
   const DType x_dtype = call.quantized != nullptr ? call.key->dtype : input_dtype(layer.config());
-  check_operand(layer, "x", call.x.data, call.x.dtype, call.x.shape, call.x.strides, x_dtype, k, "K");
-  check_operand(layer, "y", call.y.data, call.y.dtype, call.y.shape, call.y.strides, out_dtype(layer.config()), n, "N");
+  check_operand(layer, "x", call.x, x_dtype, k, "K");
+  check_operand(layer, "y", call.y, out_dtype(layer.config()), n, "N");
   if (leading(call.x.shape) != leading(call.y.shape)) {
     fail(layer,
          "x has shape " + call.x.shape.text() + " and y " + call.y.shape.text() + ": their leading dimensions differ");

@@ -93,24 +93,24 @@ void multiply_as(const TileCall& call) {
   const std::int64_t panel_weights = call.padded_k * kPanelColumns;
   const __m256i odd_mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   __m256 sums[kRows][2 * kPanels];
-#pragma GCC unroll 8
+  SCALEDMM_UNROLL
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+    SCALEDMM_UNROLL
     for (int c = 0; c < 2 * kPanels; ++c) {
       const float* memory = call.sums + c / 2 * call.panel_sums + r * kPanelColumns + c % 2 * kLanes;
       sums[r][c] = call.adds ? _mm256_load_ps(memory) : _mm256_setzero_ps();
     }
   }
   for (std::int64_t k = 0; k < call.count; k += 2, x += 2, weights += 2 * kPanelColumns) {
-#pragma GCC unroll 8
+    SCALEDMM_UNROLL
     for (int p = 0; p < kPanels; ++p) {
       const std::uint16_t* pairs = weights + p * panel_weights;
       _mm_prefetch(reinterpret_cast<const char*>(pairs + kPrefetchWeights), _MM_HINT_T0);
-#pragma GCC unroll 8
+      SCALEDMM_UNROLL
       for (int odd = 0; odd < 2; ++odd) {
         const __m256 low = widen(pairs, odd, odd_mask);
         const __m256 high = widen(pairs + kPanelColumns, odd, odd_mask);
-#pragma GCC unroll 8
+        SCALEDMM_UNROLL
         for (int r = 0; r < kRows; ++r) {
           const __m256 activation = _mm256_broadcast_ss(x + r * call.padded_k + odd);
           sums[r][2 * p] = _mm256_fmadd_ps(activation, low, sums[r][2 * p]);
@@ -121,9 +121,9 @@ void multiply_as(const TileCall& call) {
       }
     }
   }
-#pragma GCC unroll 8
+  SCALEDMM_UNROLL
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+    SCALEDMM_UNROLL
     for (int c = 0; c < 2 * kPanels; ++c) {
       _mm256_store_ps(call.sums + c / 2 * call.panel_sums + r * kPanelColumns + c % 2 * kLanes, sums[r][c]);
     }

@@ -13,9 +13,6 @@ namespace {
 
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kItemsPerWorker = 4;  // so that a late thread costs a quarter of its share at most
-// Multiplications below which waking a thread costs more than it brings: about 10 us of one core.
-constexpr std::int64_t kWorkPerThread = 1 << 17;
-constexpr std::int64_t kPackPerThread = 1 << 14;  // the same for activations to pack
 
 constexpr std::int64_t kCodeBytes = 2;  // of a code in a packer's row, at most
 constexpr float kOne = 1.0f;            // the row scale of W8A16

@@ -15,20 +15,6 @@
 #include "kernels/cpu/fp8_rows.hpp"
 #include "scaledmm/linear.hpp"
 
-// Before loops over registers, and for functions that must be part of their callers so that values stay in registers.
-// The emulated copies need no registers, and compile much faster without.
-#if defined(SCALEDMM_EMULATE)
-#define SCALEDMM_UNROLL
-#define SCALEDMM_INLINE
-#else
-#define SCALEDMM_INLINE __attribute__((always_inline))
-#ifdef __clang__
-#define SCALEDMM_UNROLL _Pragma("unroll")
-#else
-#define SCALEDMM_UNROLL _Pragma("GCC unroll 8")
-#endif
-#endif
-
 namespace scaledmm::fp8 {
 
 // Where a tile gets its weights: from the codes; from the codes, leaving them widened for other tiles; or widened.

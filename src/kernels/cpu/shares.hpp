@@ -15,6 +15,10 @@
 
 namespace scaledmm {
 
+// Multiplications below which waking a thread costs more than it brings: about 10 us of one core.
+inline constexpr std::int64_t kWorkPerThread = 1 << 17;
+inline constexpr std::int64_t kPackPerThread = 1 << 14;  // the same for activations to pack
+
 class Shares {
  public:
   static constexpr std::int64_t kAlignment = 64;
