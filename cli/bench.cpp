@@ -1,6 +1,7 @@
 // scaledmm bench: times made-up layers. docs/benchmarking.md says what every field means.
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -123,12 +124,11 @@ std::string table_header() {
 
 std::string table_row(const Json& row) {
   const std::string gemm = row["gemm_us"].is_null() ? "-" : fmt::format("{:.1f}", row["gemm_us"].get<double>());
-  return fmt::format(
-      "{:<24} {:<15} {:>5} {:>6} {:>6} {:>11} {:>11.1f} {:>11.1f} {:>11.1f} {:>7.3f} {:>7.1f} {:>5.0f}%\n",
-      row["kernel"].get<std::string>(), row["scheme"].get<std::string>(), row["m"].get<std::int64_t>(),
-      row["n"].get<std::int64_t>(), row["k"].get<std::int64_t>(), gemm, row["apply_us"].get<double>(),
-      row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tops"].get<double>(),
-      row["gb_per_s"].get<double>(), 100 * row["share_of_floor"].get<double>());
+  return fmt::format("{:<24} {:<15} {:>5} {:>6} {:>6} {:>11} {:>11.1f} {:>11.1f} {:>11.1f} {:>7.3f} {:>7.1f} {:>5.0f}%",
+                     row["kernel"].get<std::string>(), row["scheme"].get<std::string>(), row["m"].get<std::int64_t>(),
+                     row["n"].get<std::int64_t>(), row["k"].get<std::int64_t>(), gemm, row["apply_us"].get<double>(),
+                     row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tops"].get<double>(),
+                     row["gb_per_s"].get<double>(), 100 * row["share_of_floor"].get<double>());
 }
 
 const LinearKernel& choose_kernel(const LayerConfig& config, const BenchOptions& options) {
@@ -147,20 +147,20 @@ std::string comparison_header() {
 
 std::string comparison_row(const Json& row) {
   if (row.contains("failed")) {
-    return printable(fmt::format("{:<42} {:<15} {}\n", row["peer"].get<std::string>(), row["scheme"].get<std::string>(),
-                                 one_line(row["failed"].get<std::string>())));
+    return fmt::format("{:<42} {:<15} {}", row["peer"].get<std::string>(), row["scheme"].get<std::string>(),
+                       row["failed"].get<std::string>());
   }
   std::string states;
   for (const auto& [state, some] : row["states"].items()) {
     states += fmt::format("{} {:.2f} ({:.0f}% of {}) ", state, some["ratio"].get<double>(),
                           100 * some["wins"].get<double>(), some["pairs"].get<std::size_t>());
   }
-  return printable(fmt::format(
-      "{:<42} {:<15} {:>5} {:>6} {:>6} {:>11.1f} {:>11.1f} {:>6.2f} {:>4.0f}% {:>5} {:>9.1e} {:>9.1e}  {}\n",
+  return fmt::format(
+      "{:<42} {:<15} {:>5} {:>6} {:>6} {:>11.1f} {:>11.1f} {:>6.2f} {:>4.0f}% {:>5} {:>9.1e} {:>9.1e}  {}",
       row["peer"].get<std::string>(), row["scheme"].get<std::string>(), row["m"].get<std::int64_t>(),
       row["n"].get<std::int64_t>(), row["k"].get<std::int64_t>(), row["ours_us"].get<double>(),
       row["peer_us"].get<double>(), row["ratio"].get<double>(), 100 * row["wins"].get<double>(),
-      row["pairs"].get<std::size_t>(), row["ours_error"].get<double>(), row["peer_error"].get<double>(), states));
+      row["pairs"].get<std::size_t>(), row["ours_error"].get<double>(), row["peer_error"].get<double>(), states);
 }
 
 std::string date_text() {
@@ -184,6 +184,18 @@ void stay_on_cpus(int threads) {
   ::sched_setaffinity(0, sizeof some, &some);
 }
 
+// The system would end this process without a word when memory that it had promised is not there.
+void check_memory(const Problem& problem, const LayerConfig& config) {
+  const double outside =
+      static_cast<double>(problem.m) *
+      static_cast<double>(problem.k * size_bytes(input_dtype(config)) + problem.n * size_bytes(out_dtype(config)));
+  const double bytes = outside + 2 * static_cast<double>(problem.n) * static_cast<double>(problem.k);
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (bytes <= memory) return;
+  throw Unsupported(fmt::format("--shape {},{},{}: takes at least {:.0f} GB, this machine has {:.0f} GB", problem.m,
+                                problem.n, problem.k, bytes * 1e-9, memory * 1e-9));
+}
+
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
@@ -196,7 +208,10 @@ class Bench {
 
   void run(const std::vector<std::string>& schemes, const std::vector<Problem>& problems) {
     if (!options_.json) print_head();
-    if (peers_) note_absent_peers();
+    if (peers_) {
+      note_absent_peers();
+      if (peers_->empty()) throw Failed(kFailedCheck, "no peer can run here, nothing was timed");
+    }
     for (const std::string& scheme : schemes) {
       std::optional<BenchLayer> layer;
       std::vector<std::int64_t> ms;
@@ -213,6 +228,17 @@ class Bench {
       }
       if (layer) compare(scheme, *layer, ms);
     }
+  }
+
+  // What was asked for with --peer and is not in the document.
+  std::string missing_comparisons() const {
+    if (!peers_) return {};
+    for (const Json& row : comparisons_) {
+      if (!row.contains("failed")) return {};
+    }
+    if (comparisons_.empty()) return "nothing was compared: no peer knows the schemes that were timed";
+    return "nothing was compared: " + comparisons_.front()["peer"].get<std::string>() + ": " +
+           comparisons_.front()["failed"].get<std::string>();
   }
 
   // Also after every comparison: a long run that is stopped leaves what it has.
@@ -238,9 +264,9 @@ class Bench {
 
  private:
   void print_head() const {
-    print(fmt::format("{}; {}, weights {}\n", printable(device_line(this_cpu())),
-                      count_of(static_cast<std::size_t>(context_.threads()), "thread") + " used",
-                      options_.cold ? "cold (from memory)" : "hot"));
+    print_line(fmt::format("{}; {}, weights {}", device_line(this_cpu()),
+                           count_of(static_cast<std::size_t>(context_.threads()), "thread") + " used",
+                           options_.cold ? "cold (from memory)" : "hot"));
     print(fmt::format("measured peak: int8 {:.3f} TOPS, f32 {:.3f} TFLOPS\n\n", machine_.peak.int8_ops * 1e-12,
                       machine_.peak.float_ops * 1e-12));
     print(table_header());
@@ -249,7 +275,7 @@ class Bench {
   void note_absent_peers() const {
     for (const Json& peer : peers_->description()) {
       if (!peer.contains("absent")) continue;
-      note(one_line(fmt::format("peer {}: {}", peer["command"].get<std::string>(), peer["absent"].get<std::string>())));
+      note(fmt::format("peer {}: {}", peer["command"].get<std::string>(), peer["absent"].get<std::string>()));
     }
   }
 
@@ -267,7 +293,7 @@ class Bench {
     if (options_.json) {
       print_json_line(row);
     } else {
-      print(line(row));
+      print_line(line(row));
     }
     std::fflush(stdout);
     list.push_back(std::move(row));
@@ -288,7 +314,7 @@ void write_report(const Json& document, const std::string& file) {
 
 int redraw(const BenchOptions& options) {
   if (options.html.empty()) throw UsageError("--report needs --html");
-  check_not_read("--html", options.html, {options.report});
+  check_output("--html", options.html, {options.report});
   write_report(read_json_file(options.report), options.html);
   return kOk;
 }
@@ -306,9 +332,19 @@ int bench(BenchOptions options) {
       options.schemes.empty() ? std::vector<std::string>{"int8", "fp8_w8a16"} : options.schemes;
   const std::vector<Problem> problems = options.shapes.empty() ? default_problems() : parse_problems(options.shapes);
   const DType dtype = *dtype_from_name(options.x_dtype);
-  // Every kernel is chosen before the first is timed, so that a wrong request fails at once.
+  // All is looked at before the first kernel is timed, so that a wrong request fails at once.
   for (const std::string& scheme : schemes) {
-    for (const Problem& p : problems) choose_kernel(make_config(scheme, p.n, p.k, dtype, dtype), options);
+    for (const Problem& p : problems) {
+      const LayerConfig config = make_config(scheme, p.n, p.k, dtype, dtype);
+      choose_kernel(config, options);
+      check_memory(p, config);
+    }
+  }
+  check_output("--output", options.output);
+  check_output("--html", options.html);
+  if (!options.html.empty() &&
+      std::filesystem::weakly_canonical(options.html) == std::filesystem::weakly_canonical(options.output)) {
+    throw UsageError("--output and --html name the same file");
   }
   if (!options.peers.empty() && options.threads > 0) stay_on_cpus(options.threads);
   Bench run(options);
@@ -318,6 +354,7 @@ int bench(BenchOptions options) {
   for (const std::string& file : {options.output, options.html}) {
     if (!file.empty()) note("wrote " + file);
   }
+  if (const std::string missing = run.missing_comparisons(); !missing.empty()) throw Failed(kFailedCheck, missing);
   return kOk;
 }
 
@@ -344,7 +381,9 @@ void add_bench(CLI::App& app, Command& command) {
       ->take_all()
       ->expected(1);
   sub->add_option("--seconds", options->seconds, "Time for each comparison with a peer (default: 1.5)")
-      ->check(CLI::Range(0.0, 600.0));
+      ->check(CLI::Range(0.0, 600.0))
+      ->check(
+          [](const std::string& word) { return word.find_first_of("nN") == word.npos ? "" : word + " is no time"; });
   sub->add_option("--output", options->output, "Also write the rows and the machine to this JSON file");
   sub->add_option("--html", options->html, "Also draw them, as one HTML page with plots");
   sub->add_option("--report", options->report, "Time nothing: draw this JSON file again (with --html)");
@@ -358,7 +397,8 @@ void add_bench(CLI::App& app, Command& command) {
       "against the reference before anything is timed. Without --shape the layers of Llama 3 8B are timed; without "
       "any\n"
       "option the figures also go to scaledmm-bench.json and scaledmm-bench.html.\n"
-      "With --peer both are called in turn, and the ratio is the median over pairs, above 1 where we are faster.\n"
+      "With --peer both are called in turn, and the ratio is the median over pairs, above 1 where we are faster; when\n"
+      "no peer gives a figure, the exit code is 1.\n"
       "\nExamples:\n"
       "  scaledmm bench\n"
       "  scaledmm bench --scheme int8 --shape 1,4096,4096 --shape 64,4096,4096 --cold --threads 1 --json\n"

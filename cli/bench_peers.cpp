@@ -204,7 +204,12 @@ struct BenchPeers::Peer {
     for (const Json& item : *list) {
       Way way{process.get(), text_of(item, "name"), library, text_of(item, "what"), {}};
       if (way.what != "apply" && way.what != "gemm") throw PeerError("its way does neither apply nor gemm");
-      for (const Json& scheme : item.value("schemes", Json::array())) way.schemes.push_back(scheme.get<std::string>());
+      const auto schemes = item.find("schemes");
+      if (schemes == item.end() || !schemes->is_array()) throw PeerError("its way has no list schemes");
+      for (const Json& scheme : *schemes) {
+        if (!scheme.is_string()) throw PeerError("its list schemes holds what is no text");
+        way.schemes.push_back(scheme.get<std::string>());
+      }
       ways.push_back(std::move(way));
     }
   }
@@ -225,6 +230,10 @@ BenchPeers::BenchPeers(const std::vector<std::string>& commands, int threads) : 
 }
 
 BenchPeers::~BenchPeers() = default;
+
+bool BenchPeers::empty() const {
+  return std::ranges::all_of(peers_, [](const auto& peer) { return !peer->absent.empty(); });
+}
 
 Json BenchPeers::description() const {
   Json list = Json::array();

@@ -19,6 +19,9 @@ class BenchPeers {
   BenchPeers(const std::vector<std::string>& commands, int threads);
   ~BenchPeers();
 
+  // Every command was one that cannot run here.
+  bool empty() const;
+
   // [{"command", "library", "ways": [...]} or {"command", "absent": reason}]
   Json description() const;
 

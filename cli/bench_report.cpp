@@ -36,12 +36,18 @@ struct Figures {
   std::vector<SpeedUp> speed_ups;
 };
 
+// Sizes, times and ratios: all of them stand on logarithmic axes.
 double number(const Json& row, const char* key) {
+  constexpr double kLargest = 1e15;
   const auto found = row.find(key);
   if (found == row.end() || !found->is_number()) {
     throw UsageError(fmt::format("a row of the document has no number {}", key));
   }
-  return found->get<double>();
+  const double value = found->get<double>();
+  if (!(value > 0 && value <= kLargest)) {
+    throw UsageError(fmt::format("a row of the document has {} = {}, which nothing was measured to be", key, value));
+  }
+  return value;
 }
 
 std::string text(const Json& row, const char* key) {

@@ -63,18 +63,25 @@ void print_text(const ConvertCommand& options, const std::vector<ConvertedLayer>
                fmt::format("{:.7f}", group.cosine), std::to_string(group.saturated)});
   }
   print(table.text());
-  print(fmt::format("\n{} as {} in {}: {} instead of {}\n", count_of(layers.size(), "layer"), options.scheme,
-                    printable(options.destination), megabytes(tensor_bytes(options.destination)),
-                    megabytes(tensor_bytes(options.source))));
+  print("\n");
+  print_line(fmt::format("{} as {} in {}: {} instead of {}", count_of(layers.size(), "layer"), options.scheme,
+                         options.destination, megabytes(tensor_bytes(options.destination)),
+                         megabytes(tensor_bytes(options.source))));
 }
 
 int convert_checkpoint(const ConvertCommand& options) {
+  check_output_folder(options.destination);
   ConvertOptions convert_options;
   convert_options.scheme = convert_scheme(options.scheme);
   convert_options.bf16_scales = options.scale_dtype == "bf16";
   convert_options.shard_bytes = options.shard_megabytes * 1'000'000;
   convert_options.ignore = options.ignore;
   convert_options.asymmetric_inputs = options.asymmetric_inputs;
+  std::vector<std::string> warnings;
+  convert_options.warn = [&warnings](const std::string& text) {
+    note(text);
+    warnings.push_back(text);
+  };
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
     calibration = load_calibration(options.calibration);
@@ -105,6 +112,7 @@ int convert_checkpoint(const ConvertCommand& options) {
                                   {"cosine", layer.cosine},
                                   {"saturated", layer.saturated}});
   }
+  document["warnings"] = warnings;
   print_json(document);
   return kOk;
 }
@@ -133,9 +141,12 @@ void add_convert(CLI::App& app, Command& command) {
       "symmetric about zero");
   sub->add_flag("--json", options->json, "One JSON document with the error of every layer");
   sub->footer(
-      "\nThe head, embeddings, norms and routers stay dense. Other files are copied, except pickled weights. The "
-      "result\n"
-      "is read back and verified, and appears under its name only when everything is there.\n"
+      "\nThe head, embeddings, norms and routers stay dense. Other files and folders are copied, but for weights in "
+      "other\n"
+      "forms and folders with weights of their own; what is not copied is named on standard error. So are groups that\n"
+      "engines run as one layer (q, k, v; gate, up) and of which --ignore leaves only a part dense. The result is "
+      "read\n"
+      "back and verified, and appears under its name only when everything is there.\n"
       "\nExamples:\n"
       "  scaledmm convert model/ model-int8/ --scheme int8\n"
       "  scaledmm convert model/ model-fp8/ --scheme fp8-channel --ignore 're:.*down_proj$'");

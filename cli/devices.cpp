@@ -74,15 +74,15 @@ int print_devices(bool json) {
   if (json) return print_devices_json(backends);
   print("Devices\n");
   for (const BackendStatus& backend : backends) {
-    if (!backend.available) print(fmt::format("  {}: not available: {}\n", name(backend.kind), backend.detail));
+    if (!backend.available) print_line(fmt::format("  {}: not available: {}", name(backend.kind), backend.detail));
     for (const Device& device : backend.devices) {
-      print(fmt::format("  {}\n", printable(device_line(device))));
+      print_line("  " + device_line(device));
       if (device.kind == DeviceKind::kCpu) {
         print(fmt::format("    features: {}\n", fmt::join(feature_names(device.cpu), " ")));
         print(fmt::format("    caches: L1 {} KB, L2 {} KB, L3 {} KB\n", device.l1d_bytes >> 10, device.l2_bytes >> 10,
                           device.l3_bytes >> 10));
       }
-      for (const std::string& text : device.notes) print(fmt::format("    {}\n", text));
+      for (const std::string& text : device.notes) print_line("    " + text);
     }
   }
   print("\nKernels, best first\n");

@@ -59,7 +59,7 @@ int explain_layer(const ExplainOptions& options) {
     document["layers"] = Json::array({layer_json(describe(selection.config), selection, {})});
     print_json(document);
   } else {
-    print(printable(selection.text()) + "\n");
+    print(selection.text() + "\n");
   }
   if (selection.kernel != nullptr) return kOk;
   throw Failed(kUnsupported, no_kernel_text(selection, options.kernel));

@@ -64,10 +64,10 @@ Json layer_record_json(const LayerRecord& layer, const TensorIndex& tensors) {
 }
 
 void print_text(const Checkpoint& checkpoint, const TensorIndex& tensors, std::uint64_t bytes) {
-  print(printable(fmt::format("checkpoint  {}\nformat      {}\ndtype       {}\ntensors     {}, {}\n\n",
-                              checkpoint.directory().string(),
-                              checkpoint.quant_method().empty() ? "not quantized" : checkpoint.quant_method(),
-                              name(checkpoint.model_dtype()), checkpoint.tensors().size(), megabytes(bytes))));
+  print_line("checkpoint  " + checkpoint.directory().string());
+  print_line("format      " + (checkpoint.quant_method().empty() ? "not quantized" : checkpoint.quant_method()));
+  print(fmt::format("dtype       {}\ntensors     {}, {}\n\n", name(checkpoint.model_dtype()),
+                    checkpoint.tensors().size(), megabytes(bytes)));
   struct Group {
     const LayerRecord* first;
     std::size_t count;
@@ -92,10 +92,10 @@ void print_text(const Checkpoint& checkpoint, const TensorIndex& tensors, std::u
   print(table.empty() ? "no linear layers\n" : table.text());
   for (const LayerRecord& layer : checkpoint.layers()) {
     for (const std::string& warning : layer.warnings) {
-      print(printable(fmt::format("warning: {}: {}\n", layer.name, warning)));
+      print_line(fmt::format("warning: {}: {}", layer.name, warning));
     }
   }
-  for (const std::string& warning : checkpoint.warnings()) print(printable("warning: " + warning) + "\n");
+  for (const std::string& warning : checkpoint.warnings()) print_line("warning: " + warning);
 }
 
 int inspect(const std::string& directory, bool lenient, bool json) {

@@ -7,6 +7,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/output.hpp"
+#include "cli/selection_report.hpp"
 
 namespace scaledmm::cli {
 namespace {
@@ -60,6 +61,12 @@ SelectOptions force_kernel(const std::string& kernel) {
   }
   options.force = kernel;
   return options;
+}
+
+Selection select_kernel(const LayerRecord& record, const Device& device, const std::string& kernel) {
+  Selection selection = explain(record.config, device, force_kernel(kernel));
+  if (selection.kernel != nullptr) return selection;
+  throw Unsupported(fmt::format("{}: {}", record.name, no_kernel_text(selection, kernel)));
 }
 
 Calibration load_calibration(const std::string& file) {

@@ -28,6 +28,10 @@ Device find_device(const std::string& name);
 // Errors: UsageError for an unknown kernel, with the known names.
 SelectOptions force_kernel(const std::string& kernel);
 
+// What runs a layer on a device, --kernel or the best. Errors: Unsupported with the layer's name when nothing does, and
+// those of force_kernel().
+Selection select_kernel(const LayerRecord& record, const Device& device, const std::string& kernel);
+
 // --calibration. A file that does not say which model it is of is taken, with a note.
 Calibration load_calibration(const std::string& file);
 

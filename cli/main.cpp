@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
@@ -29,8 +30,8 @@ constexpr const char* kFooter =
     "  scaledmm bench --scheme int8 --shape 16,4096,4096  time one layer\n"
     "\n"
     "Exit codes: 0 ok, 1 a check failed or the checkpoint is broken, 2 wrong usage, 3 unsupported input or no kernel,\n"
-    "4 a file cannot be read or written, 5 a device failed. Data goes to standard output, errors to standard error;\n"
-    "with --json an error is one line there, {\"error\": TEXT, \"exit_code\": NUMBER}.\n"
+    "4 a file is missing or cannot be read or written, 5 a device failed. Data goes to standard output, errors to\n"
+    "standard error; with --json an error is one line there, {\"error\": TEXT, \"exit_code\": NUMBER}.\n"
     "\n"
     "Environment: SCALEDMM_FORCE_KERNEL, SCALEDMM_DISABLED_KERNELS, SCALEDMM_BACKEND, SCALEDMM_MAX_ISA,\n"
     "SCALEDMM_NUM_THREADS. Options of a subcommand win over them. SCALEDMM_VERBOSE=1: every choice of a kernel, on\n"
@@ -67,17 +68,29 @@ int run_command(const Command& command, const ErrorReport& fail) {
   } catch (const UsageError& error) {
     return fail(kUsage, error.what());
   } catch (const InvalidArgument& error) {
-    return fail(kUsage, error.what());
+    return fail(kUsage, one_line(error.what()));
   } catch (const Unsupported& error) {
-    return fail(kUnsupported, error.what());
+    return fail(kUnsupported, one_line(error.what()));
   } catch (const IoError& error) {
     return fail(kIo, one_line(error.what()));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(kIo, one_line(error.what()));
   } catch (const DeviceError& error) {
-    return fail(kDevice, error.what());
+    return fail(kDevice, one_line(error.what()));
   } catch (const std::bad_alloc&) {
     return fail(kUnsupported, "not enough memory");
   } catch (const std::exception& error) {
-    return fail(kFailedCheck, error.what());
+    return fail(kFailedCheck, one_line(error.what()));
+  }
+}
+
+// A script's variable that is not set gives an empty word, which would stand for the folder of the day.
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::App* sub : app.get_subcommands({})) {
+    for (CLI::Option* option : sub->get_options()) {
+      if (option->get_expected_max() == 0) continue;  // a flag
+      option->check([](const std::string& value) { return std::string(value.empty() ? "the value is empty" : ""); });
+    }
   }
 }
 
@@ -99,6 +112,7 @@ int run_main(int argc, char** argv) {
   add_pack(app, command);
   add_run(app, command);
   add_bench(app, command);
+  refuse_empty_values(app);
   // The parser may give up before it comes to the option.
   const ErrorReport fail(
       std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; }));

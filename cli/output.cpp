@@ -11,10 +11,13 @@
 #include <utility>
 
 #include "cli/errors.hpp"
+#include "formats/atomic_file.hpp"
 
 namespace scaledmm::cli {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_line(std::string_view text) { print(printable(text) + "\n"); }
 
 void note(std::string_view text) { std::fprintf(stderr, "scaledmm: %s\n", printable(text).c_str()); }
 
@@ -30,26 +33,36 @@ void print_json_line(const Json& object) { print(json_line(object)); }
 
 std::string printable(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n') || byte == 0x7f) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const unsigned char next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (byte == '\n') {
+      out += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
       out += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xc2 && next >= 0x80 &&
+               next < 0xa0) {  // U+0080 to U+009F, of which terminals take some as ESC [
+      out += fmt::format("\\x{:02x}", next);
+      ++i;
     } else {
-      out += c;
+      out += text[i];
     }
   }
   return out;
 }
 
-void check_not_read(std::string_view option, const std::string& written,
-                    const std::vector<std::filesystem::path>& read) {
+void check_output(std::string_view option, const std::string& written, const std::vector<std::filesystem::path>& read) {
+  if (written.empty()) return;
   for (const std::filesystem::path& file : read) {
     std::error_code absent;
     if (std::filesystem::equivalent(file, written, absent)) {
       throw UsageError(fmt::format("{} {} is a file that is read", option, written));
     }
   }
+  const AtomicFile trial(written);
 }
+
+void check_output_folder(const std::string& made) { const AtomicDirectory trial(made); }
 
 std::string one_line(std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
@@ -73,7 +86,10 @@ std::string megabytes(std::uint64_t bytes) { return fmt::format("{:.1f} MB", sta
 Table::Table(std::vector<std::string> header, std::string alignment)
     : header_(std::move(header)), alignment_(std::move(alignment)) {}
 
-void Table::add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+void Table::add(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = printable(cell);
+  rows_.push_back(std::move(cells));
+}
 
 std::string Table::text() const {
   std::vector<std::size_t> widths;
@@ -93,7 +109,7 @@ std::string Table::text() const {
   };
   std::string out = line(header_);
   for (const auto& row : rows_) out += line(row);
-  return printable(out);
+  return out;
 }
 
 namespace {

@@ -16,9 +16,11 @@ namespace scaledmm::cli {
 // Members keep the order in which they were added.
 using Json = nlohmann::ordered_json;
 
-// Text to standard output as it is.
+// Text to standard output as it is: JSON, tables, and words of ours.
 void print(std::string_view text);
-// A note to standard error: "scaledmm: text".
+// One line to standard output, printable(); what a file or a name says goes this way.
+void print_line(std::string_view text);
+// A line to standard error: "scaledmm: text", printable().
 void note(std::string_view text);
 
 // An indented document, or one object on one line. Bytes that are not UTF-8 are replaced.
@@ -27,9 +29,10 @@ void print_json_line(const Json& object);
 std::string json_text(const Json& document);
 std::string json_line(const Json& object);
 
-// Control characters other than newlines as \xNN, so that a hostile name cannot drive the terminal.
+// Control characters as \xNN and newlines as \n, so that a hostile name can neither drive the terminal nor pass for
+// another line.
 std::string printable(std::string_view text);
-// Newlines become "; ".
+// Newlines become "; ": for the library's texts of several lines.
 std::string one_line(std::string_view text);
 
 // "17 layers", "1 layer"
@@ -37,12 +40,16 @@ std::string count_of(std::size_t count, std::string_view noun);
 // "12.3 MB"
 std::string megabytes(std::uint64_t bytes);
 
-// Keeps `option`, a file to be written, from taking the place of one that is read. Links count as what they lead to.
-// Errors: UsageError.
-void check_not_read(std::string_view option, const std::string& written,
-                    const std::vector<std::filesystem::path>& read);
+// Before any work: whether `written`, the file that `option` names, can be written, and is none that is read. Links
+// count as what they lead to. Without a name there is nothing to check.
+// Errors: UsageError, IoError.
+void check_output(std::string_view option, const std::string& written,
+                  const std::vector<std::filesystem::path>& read = {});
+// The same for a folder to be made. Errors: InvalidArgument when it exists, IoError.
+void check_output_folder(const std::string& made);
 
-// Columns padded to their widest cell; a column is right-aligned where `right` has an 'r', as in "lrr".
+// Columns padded to their widest cell, cells printable(); a column is right-aligned where `right` has an 'r', as in
+// "lrr".
 class Table {
  public:
   Table(std::vector<std::string> header, std::string alignment);

@@ -52,6 +52,9 @@ std::vector<std::vector<std::string>> layer_groups(const Checkpoint& checkpoint,
   std::unordered_set<std::string> others;
   for (const std::string& list : options.fuse) {
     const std::vector<std::string> words = split(list, ',');
+    if (std::unordered_set<std::string>(words.begin(), words.end()).size() != words.size() || words.size() < 2) {
+      throw UsageError(fmt::format("--fuse {}: expected two or more different names", list));
+    }
     bool found = false;
     for (const LayerRecord& layer : checkpoint.layers()) {
       const std::size_t dot = layer.name.rfind('.');
@@ -173,11 +176,15 @@ int check(const Checkpoint& checkpoint, const PackOptions& options) {
 }
 
 int write(const Checkpoint& checkpoint, const PackOptions& options) {
-  check_not_read("--output", options.output, checkpoint_files(checkpoint));
+  check_output("--output", options.output, checkpoint_files(checkpoint));
   LinearOptions linear_options;
   linear_options.select = force_kernel(options.kernel);
   linear_options.threading.threads = options.threads;
   const std::vector<std::vector<std::string>> groups = layer_groups(checkpoint, options);
+  // Before the first layer is packed, which may take long.
+  for (const std::vector<std::string>& group : groups) {
+    for (const std::string& layer : group) select_kernel(checkpoint.layer(layer), this_cpu(), options.kernel);
+  }
   std::vector<Linear> linears;
   PackedFileReport report;
   {
@@ -198,8 +205,8 @@ int write(const Checkpoint& checkpoint, const PackOptions& options) {
                 {"layers", layers_json(report.layers)},
                 {"left_out", report.left_out}});
   } else {
-    print(fmt::format("{}: {}, {}\n", printable(options.output), count_of(report.layers.size(), "packed layer"),
-                      megabytes(report.file_bytes)));
+    print_line(fmt::format("{}: {}, {}", options.output, count_of(report.layers.size(), "packed layer"),
+                           megabytes(report.file_bytes)));
   }
   if (!report.left_out.empty()) {
     note(fmt::format("left out: {}{}", report.left_out.front(),

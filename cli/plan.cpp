@@ -50,9 +50,10 @@ std::vector<Group> group_layers(const std::vector<PlannedLayer>& layers) {
 }
 
 void print_text(const Checkpoint& checkpoint, const Device& device, const std::vector<PlannedLayer>& layers) {
-  print(fmt::format("checkpoint  {}\nformat      {}\ndevice      {}\n\n", printable(checkpoint.directory().string()),
-                    checkpoint.quant_method().empty() ? "not quantized" : printable(checkpoint.quant_method()),
-                    printable(device_line(device))));
+  print_line("checkpoint  " + checkpoint.directory().string());
+  print_line("format      " + (checkpoint.quant_method().empty() ? "not quantized" : checkpoint.quant_method()));
+  print_line("device      " + device_line(device));
+  print("\n");
   const std::vector<Group> groups = group_layers(layers);
   Table table({"layer", "count", "scheme", "N", "K", "kernel"}, "lrlrrl");
   // Layers whose answers are the same share one list of reasons.
@@ -73,11 +74,14 @@ void print_text(const Checkpoint& checkpoint, const Device& device, const std::v
   for (const LayerRecord& layer : checkpoint.layers()) dense += layer.quantized ? 0 : 1;
   if (dense > 0) print(fmt::format("{}left dense: {}\n", table.empty() ? "" : "\n", count_of(dense, "linear layer")));
   for (const auto& [title, text] : reasons) {
-    if (!text.empty()) print(fmt::format("\n{}, because\n{}", printable(title), text));
+    if (text.empty()) continue;
+    print("\n");
+    print_line(title + ", because");
+    print(text);
   }
   for (const PlannedLayer& planned : layers) {
     for (const std::string& warning : planned.layer->warnings) {
-      print(printable(fmt::format("warning: {}: {}\n", planned.layer->name, warning)));
+      print_line(fmt::format("warning: {}: {}", planned.layer->name, warning));
     }
   }
   std::vector<std::string> said;
@@ -85,10 +89,10 @@ void print_text(const Checkpoint& checkpoint, const Device& device, const std::v
     for (const std::string& warning : group.first->selection.warnings) {
       if (std::find(said.begin(), said.end(), warning) != said.end()) continue;
       said.push_back(warning);
-      print(printable("warning: " + warning) + "\n");
+      print_line("warning: " + warning);
     }
   }
-  for (const std::string& warning : checkpoint.warnings()) print(printable("warning: " + warning) + "\n");
+  for (const std::string& warning : checkpoint.warnings()) print_line("warning: " + warning);
 }
 
 int plan(const PlanOptions& options) {

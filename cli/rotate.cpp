@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/layer_options.hpp"
@@ -25,8 +26,14 @@ struct RotateCommand {
 };
 
 int rotate_checkpoint(const RotateCommand& options) {
+  check_output_folder(options.destination);
   RotateOptions rotate_options;
   rotate_options.seed = options.seed;
+  std::vector<std::string> warnings;
+  rotate_options.warn = [&warnings](const std::string& text) {
+    note(text);
+    warnings.push_back(text);
+  };
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
     calibration = load_calibration(options.calibration);
@@ -45,9 +52,10 @@ int rotate_checkpoint(const RotateCommand& options) {
     print_json({{"source", options.source},
                 {"destination", options.destination},
                 {"seed", options.seed},
-                {"tensors", tensors}});
+                {"tensors", tensors},
+                {"warnings", warnings}});
   } else {
-    print(fmt::format("{} rotated in {}\n", count_of(tensors, "tensor"), printable(options.destination)));
+    print_line(fmt::format("{} rotated in {}", count_of(tensors, "tensor"), options.destination));
   }
   return kOk;
 }

@@ -12,8 +12,8 @@
 #include "cli/commands.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/output.hpp"
-#include "cli/selection_report.hpp"
 #include "cli/smoke.hpp"
+#include "formats/quote.hpp"
 #include "formats/safetensors.hpp"
 #include "formats/safetensors_writer.hpp"
 #include "scaledmm/scaledmm.hpp"
@@ -51,10 +51,15 @@ std::shared_ptr<const PackedFile> open_packed(const Checkpoint& checkpoint, cons
 ConstTensorView input_tensor(const SafetensorsFile& file) {
   const TensorEntry* entry = file.find("x");
   if (entry == nullptr) {
+    constexpr std::size_t kShown = 10;
     std::vector<std::string> names;
-    for (const TensorEntry& other : file.tensors()) names.push_back(other.name);
-    throw Unsupported(fmt::format("{}: has no tensor x (it has: {})", file.path().string(),
-                                  names.empty() ? "none" : one_line(fmt::format("{}", fmt::join(names, ", ")))));
+    for (const TensorEntry& other : file.tensors()) {
+      if (names.size() < kShown) names.push_back(quote(other.name));
+    }
+    const std::size_t more = file.tensors().size() - names.size();
+    throw Unsupported(fmt::format("{}: has no tensor x (it has: {}{})", file.path().string(),
+                                  names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
+                                  more == 0 ? "" : fmt::format(" and {} more", more)));
   }
   if (!entry->stored->dtype || !is_float16_or_32(*entry->stored->dtype)) {
     throw Unsupported(
@@ -74,10 +79,7 @@ Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const
   }
   LinearOptions linear = linear_options(options);
   linear.packed = packed;
-  const Selection selection = explain(record.config, *linear.device, linear.select);
-  if (selection.kernel == nullptr) {
-    throw Unsupported(fmt::format("{}: {}", record.name, no_kernel_text(selection, options.kernel)));
-  }
+  const Selection selection = select_kernel(record, *linear.device, options.kernel);
   for (const std::string& warning : selection.warnings) note(warning);
   // What a packed file holds was verified when it was packed: its source is not read again.
   if (packed == nullptr || !packed->holds(record.name)) check_values(checkpoint, record);
@@ -86,12 +88,12 @@ Linear load_layer(const Checkpoint& checkpoint, const LayerRecord& record, const
   return loaded;
 }
 
-// The output must not take the place of what is read.
-void check_output(const Checkpoint& checkpoint, const RunOptions& options) {
+// What the output must not take the place of.
+std::vector<std::filesystem::path> files_read(const Checkpoint& checkpoint, const RunOptions& options) {
   std::vector<std::filesystem::path> read = checkpoint_files(checkpoint);
   read.emplace_back(options.input);
   if (!options.packed.empty()) read.emplace_back(options.packed);
-  check_not_read("--output", options.output, read);
+  return read;
 }
 
 const LayerRecord& find_layer(const Checkpoint& checkpoint, const std::string& name) {
@@ -109,7 +111,7 @@ int run_layer(const RunOptions& options) {
   checkpoint_options.input_dtype = x.dtype;
   checkpoint_options.out_dtype = options.out_dtype.empty() ? x.dtype : *dtype_from_name(options.out_dtype);
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint, checkpoint_options);
-  check_output(checkpoint, options);
+  check_output("--output", options.output, files_read(checkpoint, options));
   const LayerRecord& record = find_layer(checkpoint, options.layer);
   if (x.shape.back() != record.k) {
     throw Unsupported(fmt::format("{}: tensor x is {}, but layer {} has K = {}", options.input, x.shape.text(),

@@ -92,9 +92,9 @@ std::string rejections_text(const Selection& selection) {
   for (const Candidate& candidate : selection.candidates) {
     if (candidate.kernel == selection.kernel) continue;
     text += fmt::format("  {:<{}}  {}\n", candidate.kernel->name(), width,
-                        candidate.ok ? "could run it too, but stands later in the list" : candidate.reason);
+                        candidate.ok ? "could run it too, but stands later in the list" : printable(candidate.reason));
   }
-  return printable(text);
+  return text;
 }
 
 std::string no_kernel_text(const Selection& selection, const std::string& forced) {

@@ -30,8 +30,8 @@ int verify(const std::string& directory, bool json) {
                 {"problems", problems},
                 {"warnings", checkpoint.warnings()}});
   } else {
-    for (const std::string& warning : checkpoint.warnings()) print(printable("warning: " + warning) + "\n");
-    for (const std::string& problem : problems) print(printable(problem) + "\n");
+    for (const std::string& warning : checkpoint.warnings()) print_line("warning: " + warning);
+    for (const std::string& problem : problems) print_line(problem);
     if (problems.empty()) {
       print(fmt::format("sound: {}, {}, {} quantized\n", count_of(checkpoint.tensors().size(), "tensor"),
                         count_of(checkpoint.layers().size(), "linear layer"), quantized));
@@ -40,7 +40,7 @@ int verify(const std::string& directory, bool json) {
   if (problems.empty()) return kOk;
   throw Failed(
       kFailedCheck,
-      one_line(problems.front()) +
+      problems.front() +
           (problems.size() == 1 ? "" : fmt::format(" (and {})", count_of(problems.size() - 1, "more problem"))));
 }
 

@@ -406,43 +406,5 @@ TEST(LayerTable, ReadsAmdAndE5m2WeightsByTheirType) {
   }
 }
 
-TEST(Verify, FindsCodesAndPromisesThatAreBroken) {
-  const Toy toys(with_config(R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[4,4],
-                   "scale_fmt":"ue8m0"})"),
-                 {toy("m.weight", "F8_E4M3", {4, 8}, [](auto i) { return i == 13 || i == 14 ? NAN : 1; }),
-                  toy("m.weight_scale_inv", "F32", {1, 2}, [](auto i) { return i == 0 ? 2 : 3; }),
-                  toy("m.bias", "F32", {4}, [](auto i) { return i == 3 ? kInf : 0; })});
-  std::size_t calls = 0;
-  const std::vector<std::string> problems = toys.open().verify([&](std::size_t done, std::size_t total) {
-    ++calls;
-    EXPECT_EQ(done, total);
-  });
-  EXPECT_EQ(calls, 1u);
-  ASSERT_EQ(problems.size(), 3u);
-  EXPECT_TRUE(contains(problems[0], "\"m.weight\": element [1, 5] is not a number (and 1 more)")) << problems[0];
-  EXPECT_TRUE(contains(problems[1], "[0, 1] = 3 is no power of two")) << problems[1];
-  EXPECT_TRUE(contains(problems[2], "\"m.bias\": element [3]")) << problems[2];
-}
-
-TEST(Verify, DenseTensorsAreReadToo) {
-  const Toy toys("{}", {toy("m.weight", "F32", {4, 8}, [](auto i) { return i == 13 ? kInf : 1; }),
-                        toy("norm.weight", "BF16", {8}, [](auto i) { return i >= 6 ? NAN : 1; })});
-  const Checkpoint checkpoint = toys.open();
-  const std::vector<std::string> problems = checkpoint.verify();
-  ASSERT_EQ(problems.size(), 2u);
-  EXPECT_TRUE(contains(problems[0], "\"m.weight\": element [1, 5] is not finite")) << problems[0];
-  EXPECT_TRUE(contains(problems[1], "\"norm.weight\": element [6] is not finite (and 1 more)")) << problems[1];
-  EXPECT_EQ(checkpoint.verify(checkpoint.layer("m")), std::vector{problems[0]});
-}
-
-TEST(Verify, AQuantizedModelHasAQuantizedLayer) {
-  const Toy toys(kFp8Dynamic, {toy("norm.weight", "F32", {8}, 1)});
-  const std::vector<std::string> problems = toys.open().verify();
-  ASSERT_EQ(problems.size(), 1u);
-  EXPECT_TRUE(contains(problems[0], "\"compressed-tensors\", but no layer is quantized") ||
-              contains(problems[0], "\"fp8\", but no layer is quantized"))
-      << problems[0];
-}
-
 }  // namespace
 }  // namespace scaledmm

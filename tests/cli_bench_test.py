@@ -126,10 +126,28 @@ class Peers(Case):
                          ["N is a number that I do not like", "has ended: I had enough",
                           "its answer to run has no list us", ""])
 
-    def test_a_command_that_is_no_peer_is_absent(self):
-        code, _, err = cli_case.run("bench", "--scheme", "int8", "--shape", "1,8,8", "--peer", "/nowhere/nothing")
-        self.assertEqual(code, 0, err)
-        self.assertIn("/nowhere/nothing", err)
+    def test_without_a_figure_of_any_peer_the_exit_code_is_1(self):
+        shape = ["--scheme", "int8", "--shape", "1,8,8", "--threads", "1"]
+        code, out, err = cli_case.run("bench", *shape, "--peer", "/nowhere/nothing", "--json")
+        self.assertEqual((code, out), (1, ""), err)  # before anything is timed
+        self.assertIn("peer /nowhere/nothing: has ended", err)
+        self.assertIn("no peer can run here", json.loads(err.splitlines()[-1])["error"])
+        for kind, scheme, reason in (("refusing", "int8", "a number that I do not like"),
+                                     ("right", "fp8_w8a16", "no peer knows the schemes")):
+            peer = f"'{sys.executable}' '{__file__}' --peer {kind}"
+            shape[1] = scheme
+            code, out, err = cli_case.run("bench", *shape, "--peer", peer, "--output", self.folder / "b.json")
+            self.assertEqual(code, 1, err)
+            self.assertIn("nothing was compared", err)
+            self.assertIn(reason, err)
+            self.assertEqual(len(json.loads((self.folder / "b.json").read_text())["rows"]), 1)
+
+    def test_peers_that_break_the_protocol_are_absent(self):
+        for answer in ('{"library": "x", "ways": [7]}', '{"library": "x", "ways": [{"name": "n", "what": "apply"}]}',
+                       '{"library": "x", "ways": [{"name": "n", "what": "apply", "schemes": [1]}]}', '"'):
+            code, _, err = cli_case.run("bench", "--shape", "1,8,8", "--peer", f"read x; echo '{answer}'; sleep 0.1")
+            self.assertEqual(code, 1, err)
+            self.assertNotIn("json.exception", err)
 
     def test_the_page_has_plots_and_can_be_drawn_again(self):
         self.bench("right")
@@ -159,8 +177,14 @@ class Peers(Case):
         self.fails(2, "bench", "--report", self.folder / "x.json", "--html", self.folder / "x.html", names=["no rows"])
         (self.folder / "x.json").write_text('{"rows": [{"m": 1}]}')
         self.fails(2, "bench", "--report", self.folder / "x.json", "--html", self.folder / "x.html", names=["apply_us"])
+        row = {"scheme": "int8", "kernel": "k", "m": 1, "n": 4, "k": 4, "apply_us": 1.0}
+        for key, value in (("apply_us", 0), ("apply_us", -1), ("apply_us", 1e308), ("m", 0), ("share_of_floor", 0)):
+            (self.folder / "x.json").write_text(json.dumps({"rows": [row | {key: value}]}))
+            self.fails(2, "bench", "--report", self.folder / "x.json", "--html", self.folder / "x.html",
+                       names=[f"{key} ="])
         self.assertFalse((self.folder / "x.html").exists())
         self.fails(2, "bench", "--report", self.folder / "x.json", names=["--html"])
+        self.fails(2, "bench", "--seconds", "nan", "--peer", "true", names=["nan is no time"])
 
 
 class Pack(Case):
@@ -176,6 +200,12 @@ class Pack(Case):
         layers = self.as_json("pack", checkpoint, "--check", packed)["layers"]
         self.assertEqual([layer["name"] for layer in layers], [LAYER])
         self.assertTrue(all(name.startswith(LAYER + "/") for name in read_safetensors(packed)))
+
+    def test_a_forced_kernel_that_cannot_run_names_the_layer(self):
+        checkpoint = data8_checkpoint(self.folder / "c")
+        self.fails(3, "pack", checkpoint, "--output", self.folder / "p", "--kernel", "fp8_w8a16_avx2",
+                   names=[LAYER, "fp8_w8a16_avx2", "reference"])
+        self.assertFalse((self.folder / "p").exists())
 
     def test_pack_does_not_replace_what_it_reads(self):
         checkpoint = data8_checkpoint(self.folder / "own")
@@ -241,6 +271,8 @@ class Pack(Case):
         self.fails(2, "pack", checkpoint, "--output", "a", "--check", "b")
         self.fails(2, "pack", checkpoint, "--output", self.folder / "p", "--content")
         self.fails(2, "pack", checkpoint, "--output", self.folder / "p", "--fuse", "q_proj,k_proj", names=["q_proj"])
+        for words in ("up_proj", "up_proj,up_proj"):
+            self.fails(2, "pack", checkpoint, "--output", self.folder / "p", "--fuse", words, names=["different names"])
         self.assertFalse((self.folder / "p").exists())
 
 

@@ -104,6 +104,37 @@ class Convert(Case):
         self.fails(2, *arguments, self.folder / "other", names=["another model", "0123456789abcdef"])
         self.assertFalse((self.folder / "none").exists())
 
+    def test_what_is_not_copied_is_named(self):
+        source, _ = dense_checkpoint(self.folder / "dense")
+        for name in ("1_Pooling/config.json", "original/consolidated.00.pth"):
+            (source / name).parent.mkdir()
+            (source / name).write_text("{}")
+        _, err = self.succeeds("convert", source, self.folder / "a", "--scheme", "int8")
+        self.assertEqual(err, f"scaledmm: {source}: not copied: original/\n")
+        self.assertEqual((self.folder / "a" / "1_Pooling" / "config.json").read_text(), "{}")
+        code, out, err = cli_case.run("convert", source, self.folder / "b", "--scheme", "int8", "--json")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["warnings"], [f"{source}: not copied: original/"])
+
+    def test_a_part_of_a_fused_group_that_stays_dense_is_named(self):
+        tensors = {f"model.layers.{i}.mlp.{part}.weight": ("F32", [16, 32], f32([0.5] * 512))
+                   for i in range(3) for part in ("gate_proj", "up_proj")}
+        source = write_checkpoint(self.folder / "dense", None, tensors)
+        arguments = ["convert", source, self.folder / "out", "--scheme", "fp8", "--ignore", "re:.*[01].*gate_proj$"]
+        _, err = self.succeeds(*arguments)
+        self.assertEqual(len(err.splitlines()), 1, err)
+        self.assertIn('gate_proj of "model.layers.0.mlp" is dense and up_proj is quantized (and 1 group like it)', err)
+        self.assertIn("vLLM", err)
+        out, _ = self.succeeds("inspect", self.folder / "out")
+        self.assertIn("warning: gate_proj of", out)
+
+    def test_a_destination_that_cannot_be_made_is_found_first(self):
+        source, _ = dense_checkpoint(self.folder / "dense")
+        late = ["--calibration", self.folder / "nothing"]
+        self.fails(4, "convert", source, "/proc/out", "--scheme", "int8", *late, names=["/proc/out"])
+        self.fails(4, "rotate", source, "/proc/out", *late, names=["/proc/out"])
+        self.fails(2, "convert", source, "", "--scheme", "int8", names=["destination", "empty"])
+
     def test_failures_leave_nothing_behind(self):
         source, _ = dense_checkpoint(self.folder / "dense")
         (self.folder / "there").mkdir()

@@ -104,7 +104,9 @@ class Run(Case):
         write_safetensors(self.folder / "i", {"x": ("I8", [1, 320], bytes(320))})
         self.fails(3, "run", checkpoint, "--layer", self.LAYER, *files("i"), names=["I8", "BF16"])
         write_safetensors(self.folder / "z", {"z": ("F32", [1, 320], f32([0.0] * 320))})
-        self.fails(3, "run", checkpoint, "--layer", self.LAYER, *files("z"), names=["z"])
+        self.fails(3, "run", checkpoint, "--layer", self.LAYER, *files("z"), names=['it has: "z")'])
+        write_safetensors(self.folder / "z", {f"z{i}": ("F32", [0], b"") for i in range(1000)})
+        self.fails(3, "run", checkpoint, "--layer", self.LAYER, *files("z"), names=['"z0", ', "and 990 more"])
         write_safetensors(self.folder / "s", {"x": ("F32", [], f32([0.0]))})
         self.fails(3, "run", checkpoint, "--layer", self.LAYER, *files("s"), names=["x"])
         self.fails(4, "run", checkpoint, "--layer", self.LAYER, *files("missing"), names=["missing"])
@@ -128,6 +130,14 @@ class Run(Case):
             before = read.read_bytes()
             self.fails(2, *arguments, read, names=[read.name, "is read"])
             self.assertEqual(read.read_bytes(), before)
+        self.fails(4, *arguments, self.folder / ("y" * 300), names=["too long"])
+        (self.folder / "loop").symlink_to("loop")
+        self.fails(4, *arguments, self.folder / "loop", names=["loop", "follow the link"])
+        self.assertTrue((self.folder / "loop").is_symlink())
+        (self.folder / "link").symlink_to("later")  # to a file that is not there yet
+        self.succeeds(*arguments, self.folder / "link")
+        self.assertTrue((self.folder / "link").is_symlink())
+        self.assertTrue((self.folder / "later").is_file())
         (self.folder / "out").mkdir()
         (self.folder / "out" / "y").write_text("old")
 
@@ -198,6 +208,11 @@ class Scales(Case):
         document = json.loads(out)
         self.assertFalse(document["sound"])
         self.assertIn("layer.weight", document["problems"][0])
+
+    def test_verify_finds_weights_that_their_dtype_cannot_hold(self):
+        checkpoint = self.checkpoint("o", scale=1e38, code=0x48)  # 4
+        self.fails(1, "verify", checkpoint, names=["layer.weight_scale", "too large for bf16"])
+        self.refused(checkpoint, "layer.weight_scale")
 
     def test_verify_passes_what_is_sound(self):
         document = self.as_json("verify", self.checkpoint("s", scale=1.0))

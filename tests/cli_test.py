@@ -66,6 +66,35 @@ class Usage(Case):
         self.assertIn("per channel", layers["fp8_w8a8"]["name"])
         self.fails(2, "explain", "--scheme", "fp8-tensor", *shape, names=["fp8-tensor", "fp8_w8a8_block"])
 
+    def test_a_missing_file_exits_with_4(self):
+        checkpoint = data8_checkpoint(self.folder / "c")
+        nothing = self.folder / "nothing"
+        for command in ("inspect", "verify", "plan", "run"):
+            self.fails(4, command, nothing, names=["nothing"])
+        for arguments in (["convert", nothing, self.folder / "o", "--scheme", "int8"],
+                          ["rotate", nothing, self.folder / "o"],
+                          ["pack", nothing, "--output", self.folder / "p"], ["pack", checkpoint, "--check", nothing],
+                          ["run", checkpoint, "--packed", nothing], ["bench", "--report", nothing, "--html", "h.html"],
+                          ["convert", checkpoint, self.folder / "o", "--scheme", "int8", "--calibration", nothing]):
+            self.fails(4, *arguments, names=["nothing"])
+        weights = checkpoint / "model.safetensors"
+        index = {"weight_map": {"lm_head.weight": "nothing.safetensors"}}
+        weights.unlink()
+        self.fails(4, "verify", checkpoint, names=["no weights"])
+        (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+        self.fails(4, "verify", checkpoint, names=["nothing.safetensors"])
+        (checkpoint / "model.safetensors.index.json").unlink()
+        weights.mkdir()
+        self.fails(4, "verify", checkpoint, names=["model.safetensors", "not a regular file"])
+        weights.rmdir()
+        weights.symlink_to(weights)
+        self.fails(4, "verify", checkpoint, names=["model.safetensors"])
+
+    def test_an_empty_word_is_no_folder(self):
+        for command in ("inspect", "verify", "plan", "run"):
+            self.fails(2, command, "", names=["checkpoint", "empty"])
+        self.fails(2, "bench", "--output", "", names=["--output", "empty"])
+
     def test_a_full_standard_output_exits_with_4(self):
         for argument in ("devices", "--help", "--version"):
             with open("/dev/full", "w") as full:
@@ -172,6 +201,16 @@ class Plan(Case):
         err, _ = self.fails((1, 3), "plan", checkpoint)
         self.assertNotIn("\x1b", err)
 
+    def test_a_name_cannot_pass_for_another_line(self):
+        layer = "evil\r\n\u009b2Jname\nwarning: all is well"
+        checkpoint = data8_checkpoint(self.folder / "c", layer=layer)
+        for command in ("plan", "inspect", "run"):
+            out, _ = self.succeeds(command, checkpoint)
+            (line,) = [line for line in out.splitlines() if "evil" in line and "because" not in line]
+            self.assertIn("evil\\x0d\\n\\x9b2Jname\\nwarning: all is well", line)
+            self.assertFalse(any(line.startswith("warning") for line in out.splitlines()), out)
+        self.fails(3, "plan", checkpoint, "--kernel", "fp8_w8a16_avx2", names=["\\nwarning: all is well: kernel"])
+
     def test_inspect(self):
         document = self.as_json("inspect", data8_checkpoint(self.folder / "c"))
         layers = {layer["name"]: layer for layer in document["layers"]}
@@ -223,6 +262,21 @@ class Bench(Case):
         self.assertEqual(row["kernel"], "reference")
         self.fails(3, "bench", "--scheme", "int8", "--shape", "2,32,32", "--kernel", "fp8_w8a16_avx2", names=["reference"])
         self.fails(2, "bench", "--scheme", "int8", "--shape", "2,32,32", "--kernel", "nonsense")
+
+    def test_an_output_that_cannot_be_written_is_found_before_the_first_row(self):
+        shape = ["--scheme", "int8", "--shape", "1,8,8", "--json"]
+        for option in ("--output", "--html"):
+            for file in ("/proc/nothing", "/dev/full", self.folder, self.folder / "no" / "file"):
+                _, out = self.fails(4, "bench", *shape, option, file, names=[str(file)])
+                self.assertEqual(out, "")
+        same = self.folder / "same"
+        self.fails(2, "bench", *shape, "--output", same, "--html", f"{self.folder}/./same", names=["the same file"])
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_shapes_that_no_memory_holds_are_refused(self):
+        for shape in ("2147483648,2147483648,1", "1,2147483648,2147483648"):
+            _, out = self.fails(3, "bench", "--scheme", "int8", "--shape", shape, names=[shape, "GB"])
+            self.assertEqual(out, "")
 
     def test_rows_go_to_a_file_too(self):
         file = self.folder / "rows.json"

@@ -411,5 +411,74 @@ TEST(Convert, ReportsProgressToTheEnd) {
   EXPECT_EQ(seen.back(), 4U);
 }
 
+TEST(Convert, CopiesWhatIsNoWeightsAndNamesTheRest) {
+  const ScratchFolder folder;
+  const fs::path dense = folder / "dense";
+  write_model(dense, toy_model());
+  for (const char* name : {"1_Pooling", "assets/deep", "original", ".cache", "empty"})
+    fs::create_directories(dense / name);
+  for (const char* name :
+       {"1_Pooling/config.json", "assets/deep/a.txt", "original/params.json", "original/consolidated.00.pth",
+        ".cache/x", ".gitattributes", "merges.txt", "consolidated.safetensors", "pytorch_model.bin.index.json"}) {
+    std::ofstream(dense / name) << name;
+  }
+  fs::create_directory_symlink(dense, dense / "loop");
+  fs::create_symlink(dense / "merges.txt", dense / "link.txt");
+  std::vector<std::string> warnings;
+  ConvertOptions options;
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  convert(dense, dense / "int8", options);  // inside the source
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_TRUE(
+      warnings[0].ends_with("dense: not copied: .cache/, consolidated.safetensors, loop/, original/, "
+                            "pytorch_model.bin, pytorch_model.bin.index.json"))
+      << warnings[0];
+  std::vector<std::string> copied;
+  for (const auto& entry : fs::recursive_directory_iterator(dense / "int8")) {
+    copied.push_back(entry.path().lexically_relative(dense / "int8").string());
+  }
+  std::ranges::sort(copied);
+  EXPECT_EQ(copied, (std::vector<std::string>{".gitattributes", "1_Pooling", "1_Pooling/config.json", "assets",
+                                              "assets/deep", "assets/deep/a.txt", "config.json", "empty", "link.txt",
+                                              "merges.txt", "model.safetensors", "tokenizer.json"}));
+  EXPECT_EQ(read_bytes(dense / "int8" / "link.txt"), "merges.txt");
+  EXPECT_FALSE(fs::is_symlink(dense / "int8" / "link.txt"));
+}
+
+TEST(Convert, AFileThatCannotBeCopiedIsFoundBeforeTheWork) {
+  const ScratchFolder folder;
+  write_model(folder / "dense", toy_model());
+  fs::create_symlink("nowhere", folder / "dense" / "vocab.txt");
+  ConvertOptions options;
+  options.progress = [](std::size_t, std::size_t, std::string_view) { ADD_FAILURE() << "it has begun"; };
+  const auto text = message_of<IoError>([&] { convert(folder / "dense", folder / "out", options); });
+  EXPECT_TRUE(contains(text, "vocab.txt: cannot be copied")) << text;
+  EXPECT_EQ(folder.entries(), 1U);
+}
+
+TEST(Convert, WarnsOfAGroupThatIsLeftDenseInPart) {
+  const ScratchFolder folder;
+  DenseModel model = toy_model();
+  for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
+    model[std::string("model.layers.0.self_attn.") + part + ".weight"] = matrix(16, kHidden);
+  }
+  write_model(folder / "dense", model);
+  fs::remove(folder / "dense" / "pytorch_model.bin");
+  const auto warnings = [&](const std::vector<std::string>& ignore, const char* name) {
+    std::vector<std::string> lines;
+    ConvertOptions options;
+    options.ignore = ignore;
+    options.warn = [&](const std::string& text) { lines.push_back(text); };
+    convert(folder / "dense", folder / name, options);
+    return lines;
+  };
+  EXPECT_TRUE(warnings({}, "a").empty());
+  EXPECT_TRUE(warnings({"re:.*self_attn.*"}, "b").empty());
+  const std::vector<std::string> lines = warnings({"re:.*q_proj$"}, "c");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_TRUE(lines[0].starts_with("q_proj of \"model.layers.0.self_attn\" is dense and k_proj and v_proj are"))
+      << lines[0];
+}
+
 }  // namespace
 }  // namespace scaledmm

@@ -212,24 +212,26 @@ TEST(DenseLayer, RefusesWhatItCannotTakeWithBothShapes) {
 // The tiles themselves, on every machine: native where it can run, else emulated.
 TEST(Bf16Amx, MultipliesTilesOfAnyRowsExactlyInThreeParts) {
   const dense::Kernel& kernel = emulated::bf16_amx();
-  const std::int64_t rows = 19, k = 40, padded_k = 64;
+  const std::int64_t rows = 9, parts = 3, k = 40, padded_k = 64;
+  ASSERT_EQ(kernel.parts(DType::kF32), parts);
   const Values x(DType::kF32, rows * k, 14), w(DType::kBF16, 2 * dense::kPanelColumns * padded_k, 15);
-  alignas(64) static std::byte prepared[32 * 64 * 2 * 3];
+  alignas(64) static std::byte prepared[48 * 64 * 2];
   alignas(64) static float sums[2 * 32 * dense::kPanelColumns];
   alignas(64) static std::uint16_t weights[2 * dense::kPanelColumns * 64];
   std::copy(w.halves.begin(), w.halves.end(), weights);
   dense::RowCall row{.dtype = DType::kF32, .k = k, .padded_k = padded_k, .prepared = prepared};
-  for (row.row = 0; row.row < 32; ++row.row) {
+  for (row.row = 0; row.row < 11; ++row.row) {
     row.x = row.row < rows ? x.floats.data() + row.row * k : nullptr;
     kernel.prepare(row);
   }
-  dense::TileCall call{.x = prepared, .x_dtype = DType::kF32, .padded_k = padded_k, .rows = rows, .count = padded_k};
+  dense::TileCall call{.x = prepared, .padded_k = padded_k, .rows = rows * parts, .count = padded_k};
   call.weights = weights;
   call.sums = sums;
   call.panel_sums = 32 * dense::kPanelColumns;
   kernel.begin();
   kernel.multiply(2, call);
   kernel.end();
+  kernel.add_parts(parts, 2, rows, sums, call.panel_sums);
   for (std::int64_t p = 0; p < 2; ++p) {
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t c = 0; c < dense::kPanelColumns; ++c) {

@@ -98,5 +98,42 @@ TEST(Fused, PartsThatDifferAreListed) {
   EXPECT_THROW(Linear::load_fused(checkpoint, {}), InvalidArgument);
 }
 
+TEST(Fused, GroupsThatAreQuantizedInPartAreNoticed) {
+  const auto layers = [](const std::string& quantized) {
+    std::vector<ToyTensor> tensors;
+    for (const std::string block : {"model.layers.0.", "model.layers.10."}) {
+      for (const std::string part : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
+                                     "mlp.up_proj", "mlp.down_proj"}) {
+        const bool is_dense = !contains(quantized, part.substr(part.find('.') + 1));
+        tensors.push_back(toy(block + part + ".weight", is_dense ? "BF16" : "F8_E4M3", {8, 8}, 1));
+        if (!is_dense) tensors.push_back(toy(block + part + ".weight_scale", "F32", {1}, 1));
+      }
+    }
+    return Toy(kFp8Dynamic, tensors).open().warnings();
+  };
+  EXPECT_TRUE(layers("q_proj k_proj v_proj gate_proj up_proj").empty());
+  EXPECT_TRUE(layers("down_proj").empty());
+  const std::vector<std::string> warnings = layers("k_proj v_proj up_proj");
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_EQ(
+      warnings[1],
+      "q_proj of \"model.layers.0.self_attn\" is dense and k_proj and v_proj are quantized (and 1 group like it): "
+      "vLLM runs them as one layer and refuses such a checkpoint");
+  EXPECT_TRUE(contains(warnings[0], "gate_proj of \"model.layers.0.mlp\" is dense and up_proj is quantized"));
+  EXPECT_TRUE(
+      contains(layers("v_proj")[0], "q_proj and k_proj of \"model.layers.0.self_attn\" are dense and v_proj is"));
+}
+
+TEST(Fused, ARefusalNamesTheLayers) {
+  const Toy toys(kFp8Dynamic, unequal_parts("F8_E4M3", false));
+  LinearOptions options;
+  options.select.force = "int8_w8a8_avx2";
+  for (const std::vector<std::string>& layers : {kParts, std::vector<std::string>{"k_proj"}}) {
+    const std::string text = message_of<Unsupported>([&] { Linear::load_fused(toys.open(), layers, options); });
+    EXPECT_TRUE(text.starts_with(layers.size() == 1 ? "layer \"k_proj\": kernel" : "layer \"q_proj+k_proj+v_proj\": "))
+        << text;
+  }
+}
+
 }  // namespace
 }  // namespace scaledmm

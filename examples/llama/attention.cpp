@@ -8,9 +8,9 @@
 namespace llama {
 namespace {
 
-constexpr std::int64_t kBlock = 16;      // columns of multiply_tile
-constexpr std::int64_t kTileRows = 4;    // rows of multiply_tile
-constexpr std::int64_t kQueryRows = 16;  // of a task: 1024 keys give 64 KiB of scores, which stay in the L2 cache
+constexpr std::int64_t kBlock = kTileColumns;
+constexpr std::int64_t kTileRows = 8;
+constexpr std::int64_t kQueryRows = 16;  // of a task:
 constexpr std::int64_t kStoreRows = 16;
 
 }  // namespace

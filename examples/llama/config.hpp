@@ -21,8 +21,8 @@ struct Config {
   bool tied_head = false;  // the head is the embedding
 };
 
-// Errors: scaledmm::CheckpointError for a missing key, sizes that do not fit together, and a model that this decoder
-// would run wrongly: biases, scaled RoPE, another activation.
+// Errors: scaledmm::CheckpointError with the key and its value for a missing key, a value that no model can have, sizes
+// that do not fit together, and a model that this decoder would run wrongly: biases, scaled RoPE, another activation.
 Config read_config(const scaledmm::Checkpoint& checkpoint);
 
 }  // namespace llama

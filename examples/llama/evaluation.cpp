@@ -125,8 +125,10 @@ void measure_round(Model& model, std::span<const std::int32_t> text, const Speed
   }
   KvCache cache(model.config(), std::max(plan.prompt_tokens, decode_end));
   const auto start = std::chrono::steady_clock::now();
+  const double linear_start = model.linear_seconds();
   model.next_logits(text.first(static_cast<std::size_t>(plan.prompt_tokens)), cache);
   samples.prompt_seconds.push_back(seconds_since(start));
+  samples.prompt_linear_seconds.push_back(model.linear_seconds() - linear_start);
 
   cache.clear();
   Sampler sampler(0, 0);
@@ -134,8 +136,10 @@ void measure_round(Model& model, std::span<const std::int32_t> text, const Speed
       sampler.sample(model.next_logits(text.first(static_cast<std::size_t>(plan.decode_prompt_tokens)), cache));
   for (std::int64_t i = 0; i < plan.decode_tokens; ++i) {
     const auto token_start = std::chrono::steady_clock::now();
+    const double token_linear_start = model.linear_seconds();
     token = sampler.sample(model.next_logits({&token, 1}, cache));
     samples.token_seconds.push_back(seconds_since(token_start));
+    samples.token_linear_seconds.push_back(model.linear_seconds() - token_linear_start);
   }
 }
 

@@ -35,6 +35,9 @@ std::vector<std::int32_t> continue_greedily(Model& model, std::span<const std::i
 struct SpeedSamples {
   std::vector<double> prompt_seconds;  // all prompt tokens, up to the logits of the next
   std::vector<double> token_seconds;   // one token of decoding
+  // The parts of these that linear layers took.
+  std::vector<double> prompt_linear_seconds;
+  std::vector<double> token_linear_seconds;
 };
 
 struct SpeedPlan {

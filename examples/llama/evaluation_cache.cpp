@@ -12,7 +12,8 @@ std::string fingerprint(const std::vector<std::filesystem::path>& folders) {
   std::vector<std::filesystem::path> files = {std::filesystem::read_symlink("/proc/self/exe")};
   for (const std::filesystem::path& folder : folders) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+      const std::filesystem::path& file = entry.path();
+      if (file.extension() == ".safetensors" || file.filename() == "config.json") files.push_back(file);
     }
   }
   std::ranges::sort(files);

@@ -12,7 +12,7 @@
 
 namespace llama {
 
-// Name, size and time of change of this program and of every weight file in the folders.
+// Name, size and time of change of this program and of every weight file and config.json in the folders.
 std::string fingerprint(const std::vector<std::filesystem::path>& folders);
 
 class EvaluationCache {

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -21,6 +23,9 @@
 
 namespace llama {
 namespace {
+
+// As the scaledmm command ends.
+enum ExitCode : int { kOk = 0, kFailed = 1, kUsage = 2, kUnsupported = 3, kIo = 4, kDevice = 5 };
 
 struct Options {
   std::string folder;
@@ -44,6 +49,28 @@ struct Options {
   bool fresh = false;
 };
 
+// Before the work: whether a file can be written. It stays as it was, or absent.
+void check_writable(const std::string& file) {
+  std::error_code absent;
+  const bool is_there = std::filesystem::exists(file, absent);
+  std::ofstream stream(file, std::ios::app);
+  if (!stream) throw scaledmm::IoError("cannot write " + file + ": " + std::strerror(errno));
+  stream.close();
+  if (!is_there) std::filesystem::remove(file, absent);
+}
+
+// The same for the file that an option names, which must be none of the model's.
+void check_output(const char* option, const std::string& file, const std::string& model) {
+  if (file.empty()) return;
+  std::error_code absent;
+  for (const auto& read : std::filesystem::directory_iterator(model)) {
+    if (std::filesystem::equivalent(read, file, absent)) {
+      throw scaledmm::InvalidArgument(std::string(option) + " " + file + " is a file of the model");
+    }
+  }
+  check_writable(file);
+}
+
 Model load_model(const Options& options, scaledmm::Context& context) {
   return Model::load(options.folder, options.dense, context, nullptr, scaledmm::device_from_name(options.device));
 }
@@ -57,40 +84,42 @@ void write_tokens(const std::string& file, const std::vector<std::int32_t>& toke
 
 std::vector<std::int32_t> read_tokens(const std::string& file) {
   std::ifstream stream(file);
+  if (!stream) throw scaledmm::IoError("cannot read " + file + ": " + std::strerror(errno));
   std::vector<std::int32_t> tokens;
   for (std::int32_t token = 0; stream >> token;) tokens.push_back(token);
-  if (!stream.eof()) throw scaledmm::IoError("cannot read a list of tokens from " + file);
+  if (!stream.eof()) throw scaledmm::CheckpointError(file + ": is no list of tokens");
   return tokens;
 }
 
 int run_eval(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  check_output("--write-top1", options.write_top1, options.folder);
+  std::vector<std::int32_t> compared;
+  if (!options.compare_top1.empty()) compared = read_tokens(options.compare_top1);
+  std::optional<Model> reference;
+  if (!options.against.empty()) reference = Model::load(options.against, DenseMath::kF32, context);
   Model model = load_model(options, context);
   const auto whole = options.on_calibration_text ? data.calibration() : data.text();
   const auto text = whole.first(std::min(whole.size(), static_cast<std::size_t>(options.tokens)));
   const Evaluation result = evaluate(model, text, options.window, context, [](std::size_t done, std::size_t windows) {
     fmt::print(stderr, "llama: window {} of {}\n", done, windows);
   });
+  check_finite(result.perplexity, "perplexity", options.folder);
   fmt::print("perplexity {:.5f} over {} predicted tokens, {}\n", result.perplexity, result.top1.size(),
              model.kernels());
   if (!options.compare_top1.empty()) {
-    fmt::print("top-1 agreement {:.2f} %\n", 100 * agreement(result.top1, read_tokens(options.compare_top1)));
+    fmt::print("top-1 agreement {:.2f} %\n", 100 * agreement(result.top1, compared));
   }
-  if (!options.against.empty()) {
-    Model reference = Model::load(options.against, DenseMath::kF32, context);
-    fmt::print("Kullback-Leibler divergence {:.5f} nats a token from {}\n",
-               divergence(reference, model, text, options.window, context), options.against);
+  if (reference) {
+    const double distance = divergence(*reference, model, text, options.window, context);
+    check_finite(distance, "divergence", options.against);
+    fmt::print("Kullback-Leibler divergence {:.5f} nats a token from {}\n", distance, options.against);
   }
   if (!options.write_top1.empty()) write_tokens(options.write_top1, result.top1);
-  return 0;
+  return kOk;
 }
 
 int run_calibrate(const Options& options, const ExampleData& data, scaledmm::Context& context) {
-  for (const auto& file : std::filesystem::directory_iterator(options.folder)) {
-    std::error_code absent;
-    if (std::filesystem::equivalent(file, options.out, absent)) {
-      throw scaledmm::InvalidArgument("--out " + options.out + " is a file of the model");
-    }
-  }
+  check_output("--out", options.out, options.folder);
   scaledmm::Calibration calibration;
   Model model = Model::load(options.folder, DenseMath::kF32, context, &calibration);
   const auto text =
@@ -103,7 +132,7 @@ int run_calibrate(const Options& options, const ExampleData& data, scaledmm::Con
     fmt::print(stderr, "llama: calibrated with {} of {} tokens\n", begin + part.size(), text.size());
   }
   calibration.save(options.out);
-  return 0;
+  return kOk;
 }
 
 int run_speed(const Options& options, const ExampleData& data, scaledmm::Context& context) {
@@ -111,16 +140,22 @@ int run_speed(const Options& options, const ExampleData& data, scaledmm::Context
   const SpeedPlan plan;
   SpeedSamples samples;
   for (int round = 0; round < options.rounds; ++round) measure_round(model, data.text(), plan, samples);
-  fmt::print("prompt {:.1f} tokens/s, decode {:.1f} tokens/s, {}\n",
-             static_cast<double>(plan.prompt_tokens) / median(samples.prompt_seconds),
-             1 / median(samples.token_seconds), model.kernels());
-  return 0;
+  const double prompt = median(samples.prompt_seconds), token = median(samples.token_seconds);
+  fmt::print("prompt {:.1f} tokens/s, {:.0f} % of the time in linear layers; decode {:.1f} tokens/s, {:.0f} %; {}\n",
+             static_cast<double>(plan.prompt_tokens) / prompt, 100 * median(samples.prompt_linear_seconds) / prompt,
+             1 / token, 100 * median(samples.token_linear_seconds) / token, model.kernels());
+  return kOk;
 }
 
 int run_generate(const Options& options, const ExampleData& data, scaledmm::Context& context) {
   Model model = load_model(options, context);
   const auto prompt = data.prompt(options.prompt);
-  KvCache cache(model.config(), static_cast<std::int64_t>(prompt.size()) + options.max_tokens);
+  const std::int64_t positions = static_cast<std::int64_t>(prompt.size()) + options.max_tokens;
+  if (positions > model.config().max_positions) {
+    throw scaledmm::InvalidArgument(fmt::format("--max-tokens {} after a prompt of {} is past the model's {} positions",
+                                                options.max_tokens, prompt.size(), model.config().max_positions));
+  }
+  KvCache cache(model.config(), positions);
   Sampler sampler(options.temperature, options.seed);
   fmt::print("{}", data.spelling(prompt));
   std::vector<std::int32_t> input(prompt.begin(), prompt.end());
@@ -132,10 +167,12 @@ int run_generate(const Options& options, const ExampleData& data, scaledmm::Cont
     input.assign(1, token);
   }
   fmt::print("\n");
-  return 0;
+  return kOk;
 }
 
 int run_report(const Options& options, const ExampleData& data, scaledmm::Context& context) {
+  check_output("--json", options.json, options.folder);
+  check_writable((std::filesystem::path(options.folder) / kCacheName).string());
   ReportOptions report_options;
   report_options.models = options.folder;
   report_options.tokens = options.tokens;
@@ -143,7 +180,7 @@ int run_report(const Options& options, const ExampleData& data, scaledmm::Contex
   report_options.rounds = options.rounds;
   report_options.json = options.json;
   report_options.fresh = options.fresh;
-  return report(report_options, data, context) ? 0 : 1;
+  return report(report_options, data, context) ? kOk : kFailed;
 }
 
 int run_main(int argc, char** argv) {
@@ -160,10 +197,12 @@ int run_main(int argc, char** argv) {
     return sub;
   };
   const auto add_model = [&](CLI::App* sub) {
-    const std::map<std::string, DenseMath> kinds{{"f32", DenseMath::kF32}, {"bf16", DenseMath::kBF16}};
+    const auto set_dense = [&options](const std::string& word) {
+      options.dense = word == "bf16" ? DenseMath::kBF16 : DenseMath::kF32;
+    };
     sub->add_option("model", options.folder, "model folder")->required();
-    sub->add_option("--dense", options.dense, "how layers without quantization run: f32 or bf16")
-        ->transform(CLI::CheckedTransformer(kinds));
+    sub->add_option_function<std::string>("--dense", set_dense, "how layers without quantization run (default: f32)")
+        ->check(CLI::IsMember({"f32", "bf16"}));
     sub->add_option("--device", options.device, "where the linear layers of a quantized checkpoint run: cpu or cuda")
         ->capture_default_str();
   };
@@ -196,7 +235,9 @@ int run_main(int argc, char** argv) {
   add_rounds(speed);
   CLI::App* generate = add("generate", "Continue a prompt", run_generate);
   add_model(generate);
-  generate->add_option("--prompt", options.prompt, "chat or capital")->capture_default_str();
+  generate->add_option("--prompt", options.prompt, "chat or capital")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"chat", "capital"}));
   generate->add_option("--max-tokens", options.max_tokens, "stop after so many")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
@@ -209,16 +250,27 @@ int run_main(int argc, char** argv) {
   add_rounds(table);
   table->add_option("--json", options.json, "also write the numbers here");
   table->add_flag("--fresh", options.fresh, "judge again what an earlier run on the same files has judged");
+  app.footer(
+      "\nExit codes: 0 ok, 1 a check failed or a model is broken, 2 wrong usage, 3 unsupported input or no kernel,\n"
+      "4 a file is missing or cannot be read or written, 5 a device failed.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return app.exit(error) == 0 ? kOk : kUsage;
   }
   const std::filesystem::path folder = options.folder;
   const auto beside = command == run_report ? folder / "example" : folder / ".." / "example";
   const ExampleData data = ExampleData::open(options.data.empty() ? beside : std::filesystem::path(options.data));
   scaledmm::Context context(scaledmm::Threading{options.threads, nullptr, nullptr});
-  return command(options, data, context);
+  const int code = command(options, data, context);
+  // A full disk shows up here at the latest.
+  if (std::fflush(stdout) != 0) throw scaledmm::IoError(std::string("standard output: ") + std::strerror(errno));
+  return code;
+}
+
+int complain(int code, const std::exception& error) {
+  std::fprintf(stderr, "llama: %s\n", error.what());
+  return code;
 }
 
 }  // namespace
@@ -228,8 +280,17 @@ int main(int argc, char** argv) {
   try {
     llama::start_with_fitting_blas(argv);
     return llama::run_main(argc, argv);
+  } catch (const scaledmm::InvalidArgument& error) {
+    return llama::complain(llama::kUsage, error);
+  } catch (const scaledmm::Unsupported& error) {
+    return llama::complain(llama::kUnsupported, error);
+  } catch (const scaledmm::IoError& error) {
+    return llama::complain(llama::kIo, error);
+  } catch (const std::system_error& error) {  // of the standard library's files and folders
+    return llama::complain(llama::kIo, error);
+  } catch (const scaledmm::DeviceError& error) {
+    return llama::complain(llama::kDevice, error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "llama: %s\n", error.what());
-    return 1;
+    return llama::complain(llama::kFailed, error);
   }
 }

@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "dense_tensor.hpp"
@@ -19,6 +20,19 @@ void for_rows(std::int64_t m, scaledmm::Context& context, const Fn& fn) {
     for (std::int64_t i = task * kRowsOfTask; i < std::min(m, (task + 1) * kRowsOfTask); ++i) fn(i);
   });
 }
+
+// Adds the time from its birth to its death to a sum of seconds.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace
 
@@ -93,6 +107,11 @@ void Model::norm(const float* x, const std::vector<float>& weight, std::int64_t 
   for_rows(m, *context_, [&](std::int64_t i) { rms_norm(x + i * n, weight.data(), config_.rms_eps, n, y + i * n); });
 }
 
+void Model::apply(const LinearOp& op, const std::vector<float>& x, std::int64_t m, std::vector<float>& y) {
+  const Stopwatch stopwatch(linear_seconds_);
+  op.apply(x.data(), m, y.data(), *context_);
+}
+
 void Model::run_block(const Block& block, std::int64_t layer, std::int64_t m, KvCache& cache) {
   const std::int64_t hidden = config_.hidden;
   const std::int64_t mlp = config_.intermediate;
@@ -101,18 +120,18 @@ void Model::run_block(const Block& block, std::int64_t layer, std::int64_t m, Kv
              [&](std::int64_t i) { add(residual_.data() + i * hidden, normed_.data() + i * hidden, hidden); });
   };
   norm(residual_.data(), block.attention_norm, m, normed_.data());
-  block.qkv->apply(normed_.data(), m, wide_.data(), *context_);
+  apply(*block.qkv, normed_, m, wide_);
   attention_.apply(layer, wide_.data(), m, cache, narrow_.data(), *context_);
-  block.attention_out->apply(narrow_.data(), m, normed_.data(), *context_);
+  apply(*block.attention_out, narrow_, m, normed_);
   add_to_residual();
 
   norm(residual_.data(), block.mlp_norm, m, normed_.data());
-  block.gate_up->apply(normed_.data(), m, wide_.data(), *context_);
+  apply(*block.gate_up, normed_, m, wide_);
   for_rows(m, *context_, [&](std::int64_t i) {
     const float* gate = wide_.data() + i * 2 * mlp;
     silu_multiply(gate, gate + mlp, mlp, narrow_.data() + i * mlp);
   });
-  block.down->apply(narrow_.data(), m, normed_.data(), *context_);
+  apply(*block.down, narrow_, m, normed_);
   add_to_residual();
 }
 
@@ -146,6 +165,7 @@ const float* Model::forward(std::span<const std::int32_t> tokens, KvCache& cache
 }
 
 void Model::head(const float* hidden, std::int64_t m, float* logits) {
+  const Stopwatch stopwatch(linear_seconds_);
   head_.apply({hidden, scaledmm::DType::kF32, {m, config_.hidden}}, {},
               {logits, scaledmm::DType::kF32, {m, config_.vocabulary}}, *context_);
 }

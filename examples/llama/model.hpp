@@ -36,6 +36,8 @@ class Model {
   void head(const float* hidden, std::int64_t m, float* logits);
   // logits [vocabulary] of the last of `tokens`.
   const std::vector<float>& next_logits(std::span<const std::int32_t> tokens, KvCache& cache);
+  // Seconds that calls spent in linear layers so far, the head with them.
+  double linear_seconds() const { return linear_seconds_; }
 
  private:
   struct Block {
@@ -51,6 +53,7 @@ class Model {
         scaledmm::Context& context);
   void run_block(const Block& block, std::int64_t layer, std::int64_t m, KvCache& cache);
   void norm(const float* x, const std::vector<float>& weight, std::int64_t m, float* y);
+  void apply(const LinearOp& op, const std::vector<float>& x, std::int64_t m, std::vector<float>& y);
 
   Config config_;
   scaledmm::Context* context_;
@@ -65,6 +68,7 @@ class Model {
   std::vector<float> wide_;
   std::vector<float> narrow_;
   std::vector<float> logits_;
+  double linear_seconds_ = 0;
 };
 
 }  // namespace llama

@@ -77,7 +77,7 @@ std::vector<Row> load_rows(const ReportOptions& options, scaledmm::Context& cont
 // Perplexity, top-1 tokens and the capital of every row.
 void judge(std::vector<Row>& rows, const ReportOptions& options, const ExampleData& data, scaledmm::Context& context) {
   const auto text = data.text().first(std::min(data.text().size(), static_cast<std::size_t>(options.tokens)));
-  EvaluationCache cache(options.models / "evaluations.json");
+  EvaluationCache cache(options.models / kCacheName);
   for (Row& row : rows) {
     const std::string key =
         fmt::format("{}{} of {} tokens in windows of {}", fingerprint({options.models / row.folder, data.folder()}),
@@ -90,6 +90,7 @@ void judge(std::vector<Row>& rows, const ReportOptions& options, const ExampleDa
       row.evaluation = *known;
     } else {
       row.evaluation = evaluate(*row.model, text, options.window, context, [](std::size_t, std::size_t) {});
+      check_finite(row.evaluation.perplexity, "perplexity", options.models / row.folder);
       cache.store(row.name, key, row.evaluation);
     }
     row.capital = data.spelling(continue_greedily(*row.model, data.prompt("capital"), 2));
@@ -171,6 +172,12 @@ void write_json(const std::filesystem::path& file, const std::vector<Row>& rows,
 }
 
 }  // namespace
+
+void check_finite(double value, const std::string& what, const std::filesystem::path& model) {
+  if (std::isfinite(value)) return;
+  throw scaledmm::CheckpointError(model.string() + ": the " + what + " is " + fmt::format("{}", value) +
+                                  ", weights or config.json are broken");
+}
 
 bool report(const ReportOptions& options, const ExampleData& data, scaledmm::Context& context) {
   const SpeedPlan plan;

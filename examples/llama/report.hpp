@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "example_data.hpp"
 #include "scaledmm/linear.hpp"
 
 namespace llama {
+
+// The evaluations of earlier runs, in ReportOptions::models.
+inline constexpr const char* kCacheName = "evaluations.json";
 
 struct ReportOptions {
   std::filesystem::path models;  // holds bf16, int8, fp8, fp8-channel, fp8-block
@@ -17,6 +21,9 @@ struct ReportOptions {
   std::filesystem::path json;  // empty: none
   bool fresh = false;          // judge again what an earlier run of the same program on the same files has judged
 };
+
+// Errors: scaledmm::CheckpointError for a perplexity or divergence that is no number: the model computes nonsense.
+void check_finite(double value, const std::string& what, const std::filesystem::path& model);
 
 // Prints the table and the checks. False when a check failed: perplexity within 1 % of bf16, and the right capital of
 // France.

@@ -4,20 +4,47 @@
 #include <cstring>
 #include <limits>
 
-// x86-64-v1, AVX2 with FMA. No AVX-512: sums in another order would calibrate other codes there.
+// x86-64-v1, AVX2 with FMA.
 #define LLAMA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
+// AVX-512, for the loops that take most of the time. Every sum has the order that it has on AVX2: others would
+// calibrate other codes.
+#define LLAMA_WIDE __attribute__((target("arch=x86-64-v4")))
 #define LLAMA_INLINE static inline __attribute__((always_inline))
 
 namespace llama {
 namespace {
 
-// Eight lanes in the compiler's vector notation: one register of AVX2, two of SSE.
+// The compiler's vector notation. Eight lanes are one register of AVX2, two of SSE; sixteen are one of AVX-512.
+template <int kBytes>
+struct Vector;
+template <>
+struct Vector<32> {
+  using Floats = float __attribute__((vector_size(32)));
+  using Ints = std::int32_t __attribute__((vector_size(32)));
+};
+template <>
+struct Vector<64> {
+  using Floats = float __attribute__((vector_size(64)));
+  using Ints = std::int32_t __attribute__((vector_size(64)));
+};
+using Floats = Vector<32>::Floats;
+using WideFloats = Vector<64>::Floats;
 constexpr std::int64_t kLanes = 8;
-using Floats = float __attribute__((vector_size(32)));
-using Ints = std::int32_t __attribute__((vector_size(32)));
+constexpr std::int64_t kWideLanes = 16;
 
-LLAMA_INLINE void load(Floats& v, const float* p) { std::memcpy(&v, p, sizeof v); }
-LLAMA_INLINE void store(float* p, const Floats& v) { std::memcpy(p, &v, sizeof v); }
+bool has_wide() {
+  static const bool has = __builtin_cpu_supports("x86-64-v4") != 0;
+  return has;
+}
+
+template <class V>
+LLAMA_INLINE void load(V& v, const float* p) {
+  std::memcpy(&v, p, sizeof v);
+}
+template <class V>
+LLAMA_INLINE void store(float* p, const V& v) {
+  std::memcpy(p, &v, sizeof v);
+}
 
 LLAMA_INLINE float sum(const Floats& v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
@@ -35,17 +62,18 @@ LLAMA_INLINE void store_part(float* p, const Floats& v, std::int64_t count) {
 
 // v = exp(v) = 2^n * exp(r), |r| <= ln(2) / 2, exp(r) by its Taylor polynomial of degree 7: 2e-7 relative. Below -87 it
 // gives 1.6e-38, which no sum notices, above 88 exp(88).
-LLAMA_INLINE void exponential(Floats& v) {
+template <class V>
+LLAMA_INLINE void exponential(V& v) {
   constexpr float kLog2E = 1.44269504F;
   constexpr float kLn2High = 0.693359375F;  // few bits: n * kLn2High is exact
   constexpr float kLn2Low = -2.12194440e-4F;
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  v = v < -87.0F ? Floats{} - 87.0F : v;
-  v = v > 88.0F ? Floats{} + 88.0F : v;
-  const Floats shifted = v * kLog2E + kRound;
-  const Floats n = shifted - kRound;
-  const Floats r = (v - n * kLn2High) - n * kLn2Low;
-  Floats p = Floats{} + 1.0F / 5040;
+  v = v < -87.0F ? V{} - 87.0F : v;
+  v = v > 88.0F ? V{} + 88.0F : v;
+  const V shifted = v * kLog2E + kRound;
+  const V n = shifted - kRound;
+  const V r = (v - n * kLn2High) - n * kLn2Low;
+  V p = V{} + 1.0F / 5040;
   p = p * r + 1.0F / 720;
   p = p * r + 1.0F / 120;
   p = p * r + 1.0F / 24;
@@ -53,33 +81,41 @@ LLAMA_INLINE void exponential(Floats& v) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  Ints exponent;
+  typename Vector<sizeof(V)>::Ints exponent;
   std::memcpy(&exponent, &shifted, sizeof exponent);
   exponent = (exponent - std::bit_cast<std::int32_t>(kRound) + 127) << 23;
-  Floats power;
+  V power;
   std::memcpy(&power, &exponent, sizeof power);
   v = p * power;
 }
 
-template <int kRows>
+template <class V, int kRows>
 LLAMA_INLINE void tile(std::int64_t k, const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                        float* c, std::int64_t c_stride) {
-  Floats sums[kRows][2] = {};
+  constexpr int kVectors = kTileColumns * sizeof(float) / sizeof(V);
+  constexpr int kVectorLanes = kTileColumns / kVectors;
+  V sums[kRows][kVectors] = {};
   for (std::int64_t t = 0; t < k; ++t) {
-    Floats left;
-    Floats right;
-    load(left, b + t * b_stride);
-    load(right, b + t * b_stride + kLanes);
+    V columns[kVectors];
+    for (int j = 0; j < kVectors; ++j) load(columns[j], b + t * b_stride + j * kVectorLanes);
     for (int i = 0; i < kRows; ++i) {
       const float scalar = a[i * a_stride + t];
-      sums[i][0] += scalar * left;
-      sums[i][1] += scalar * right;
+      for (int j = 0; j < kVectors; ++j) sums[i][j] += scalar * columns[j];
     }
   }
   for (int i = 0; i < kRows; ++i) {
-    store(c + i * c_stride, sums[i][0]);
-    store(c + i * c_stride + kLanes, sums[i][1]);
+    for (int j = 0; j < kVectors; ++j) store(c + i * c_stride + j * kVectorLanes, sums[i][j]);
   }
+}
+
+// `kMost` rows at a time, the most that the registers hold.
+template <class V, int kMost>
+LLAMA_INLINE void tiles(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride, const float* b,
+                        std::int64_t b_stride, float* c, std::int64_t c_stride) {
+  for (; rows >= kMost; rows -= kMost, a += kMost * a_stride, c += kMost * c_stride) {
+    tile<V, kMost>(k, a, a_stride, b, b_stride, c, c_stride);
+  }
+  for (; rows > 0; --rows, a += a_stride, c += c_stride) tile<V, 1>(k, a, a_stride, b, b_stride, c, c_stride);
 }
 
 LLAMA_INLINE float largest(const float* x, std::int64_t n) {
@@ -94,24 +130,85 @@ LLAMA_INLINE float largest(const float* x, std::int64_t n) {
   return top;
 }
 
+LLAMA_INLINE void silu_multiply_from(std::int64_t i, const float* gate, const float* up, std::int64_t n, float* y) {
+  for (; i < n; i += kLanes) {
+    Floats gates, ups;
+    load_part(gates, gate + i, n - i, 0);
+    load_part(ups, up + i, n - i, 0);
+    Floats inverse = -gates;
+    exponential(inverse);
+    store_part(y + i, gates / (1 + inverse) * ups, n - i);
+  }
+}
+
+// x = exp((x - top) * scale) from element i on; `sums` grows by these.
+LLAMA_INLINE void exponentials_from(std::int64_t i, float* x, std::int64_t n, float top, float scale, Floats& sums) {
+  for (; i < n; i += kLanes) {
+    Floats values;
+    load_part(values, x + i, n - i, -std::numeric_limits<float>::infinity());
+    values = (values - top) * scale;
+    exponential(values);
+    sums += values;
+    store_part(x + i, values, n - i);
+  }
+}
+
+LLAMA_CLONES void multiply_tile_narrow(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride,
+                                       const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
+  tiles<Floats, 4>(rows, k, a, a_stride, b, b_stride, c, c_stride);
+}
+LLAMA_WIDE void multiply_tile_wide(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride,
+                                   const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
+  tiles<WideFloats, 8>(rows, k, a, a_stride, b, b_stride, c, c_stride);
+}
+
+LLAMA_CLONES void silu_multiply_narrow(const float* gate, const float* up, std::int64_t n, float* y) {
+  silu_multiply_from(0, gate, up, n, y);
+}
+LLAMA_WIDE void silu_multiply_wide(const float* gate, const float* up, std::int64_t n, float* y) {
+  std::int64_t i = 0;
+  for (; i + kWideLanes <= n; i += kWideLanes) {
+    WideFloats gates, ups;
+    load(gates, gate + i);
+    load(ups, up + i);
+    WideFloats inverse = -gates;
+    exponential(inverse);
+    store(y + i, gates / (1 + inverse) * ups);
+  }
+  silu_multiply_from(i, gate, up, n, y);
+}
+
+LLAMA_CLONES void softmax_narrow(float* x, std::int64_t n, float scale) {
+  Floats sums = {};
+  exponentials_from(0, x, n, largest(x, n), scale, sums);
+  const float inverse = 1 / sum(sums);
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
+}
+LLAMA_WIDE void softmax_wide(float* x, std::int64_t n, float scale) {
+  const float top = largest(x, n);
+  Floats sums = {};
+  std::int64_t i = 0;
+  for (; i + kWideLanes <= n; i += kWideLanes) {
+    WideFloats values;
+    load(values, x + i);
+    values = (values - top) * scale;
+    exponential(values);
+    store(x + i, values);
+    Floats half;
+    load(half, x + i);
+    sums += half;
+    load(half, x + i + kLanes);
+    sums += half;
+  }
+  exponentials_from(i, x, n, top, scale, sums);
+  const float inverse = 1 / sum(sums);
+  for (std::int64_t j = 0; j < n; ++j) x[j] *= inverse;
+}
+
 }  // namespace
 
 LLAMA_CLONES void widen(const std::uint16_t* bf16, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(bf16[i]) << 16);
-}
-
-LLAMA_CLONES void multiply_tile(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride,
-                                const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
-  switch (rows) {
-    case 1:
-      return tile<1>(k, a, a_stride, b, b_stride, c, c_stride);
-    case 2:
-      return tile<2>(k, a, a_stride, b, b_stride, c, c_stride);
-    case 3:
-      return tile<3>(k, a, a_stride, b, b_stride, c, c_stride);
-    default:
-      return tile<4>(k, a, a_stride, b, b_stride, c, c_stride);
-  }
 }
 
 LLAMA_CLONES void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, float* y) {
@@ -132,18 +229,6 @@ LLAMA_CLONES void add(float* x, const float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-LLAMA_CLONES void silu_multiply(const float* gate, const float* up, std::int64_t n, float* y) {
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    Floats gates;
-    Floats ups;
-    load_part(gates, gate + i, n - i, 0);
-    load_part(ups, up + i, n - i, 0);
-    Floats inverse = -gates;
-    exponential(inverse);
-    store_part(y + i, gates / (1 + inverse) * ups, n - i);
-  }
-}
-
 LLAMA_CLONES void rotate(float* x, const float* cosines, const float* sines, std::int64_t half) {
   for (std::int64_t i = 0; i < half; ++i) {
     const float a = x[i];
@@ -151,21 +236,6 @@ LLAMA_CLONES void rotate(float* x, const float* cosines, const float* sines, std
     x[i] = a * cosines[i] - b * sines[i];
     x[i + half] = b * cosines[i] + a * sines[i];
   }
-}
-
-LLAMA_CLONES void softmax(float* x, std::int64_t n, float scale) {
-  const float top = largest(x, n);
-  Floats sums = {};
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    Floats values;
-    load_part(values, x + i, n - i, -std::numeric_limits<float>::infinity());
-    values = (values - top) * scale;
-    exponential(values);
-    sums += values;
-    store_part(x + i, values, n - i);
-  }
-  const float inverse = 1 / sum(sums);
-  for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
 }
 
 LLAMA_CLONES LogitSummary summarize(const float* logits, std::int64_t n) {
@@ -182,5 +252,16 @@ LLAMA_CLONES LogitSummary summarize(const float* logits, std::int64_t n) {
   while (position + 1 < n && logits[position] != top) ++position;
   return {static_cast<std::int32_t>(position), top + std::log(sum(sums))};
 }
+
+void multiply_tile(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride, const float* b,
+                   std::int64_t b_stride, float* c, std::int64_t c_stride) {
+  (has_wide() ? multiply_tile_wide : multiply_tile_narrow)(rows, k, a, a_stride, b, b_stride, c, c_stride);
+}
+
+void silu_multiply(const float* gate, const float* up, std::int64_t n, float* y) {
+  (has_wide() ? silu_multiply_wide : silu_multiply_narrow)(gate, up, n, y);
+}
+
+void softmax(float* x, std::int64_t n, float scale) { (has_wide() ? softmax_wide : softmax_narrow)(x, n, scale); }
 
 }  // namespace llama

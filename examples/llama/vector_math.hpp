@@ -10,7 +10,8 @@ namespace llama {
 inline float widen(std::uint16_t bf16) { return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16); }
 void widen(const std::uint16_t* bf16, std::int64_t n, float* out);
 
-// c[i, j] = sum over t of a[i, t] * b[t, j] for rows 1..4 of a and 16 columns of b; row strides in elements.
+// c[i, j] = sum over t of a[i, t] * b[t, j] for 16 columns of b; row strides in elements. Multiples of 8 rows are fast.
+inline constexpr std::int64_t kTileColumns = 16;
 void multiply_tile(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride, const float* b,
                    std::int64_t b_stride, float* c, std::int64_t c_stride);
 

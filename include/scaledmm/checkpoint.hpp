@@ -94,8 +94,9 @@ class Checkpoint {
   // Errors: CheckpointError that names the file and the tensor.
   LayerWeights weights(const LayerRecord& record) const;
   // Every value check: scales finite and positive, no NaN weight codes, zero points in range, power-of-two scales where
-  // promised, dense tensors finite, at least one quantized layer where config.json says that the model is quantized.
-  // One line for each problem, naming file and tensor; empty when sound.
+  // promised, weights that model_dtype() can hold, dense tensors finite, at least one quantized layer where config.json
+  // says that the model is quantized, and the layers and shapes that it gives a plain decoder. One line for each
+  // problem, naming file and tensor; empty when sound.
   std::vector<std::string> verify(const std::function<void(std::size_t done, std::size_t total)>& progress = {}) const;
   // The same for one layer.
   std::vector<std::string> verify(const LayerRecord& record) const;
@@ -120,8 +121,9 @@ struct LinearOptions {
 class Linear {
  public:
   // Loads, selects and packs. The checkpoint may be closed afterwards.
-  // Errors: CheckpointError, Unsupported (dense layer; no kernel, with every reason), InvalidArgument (also a packed
-  // file that was opened for another folder), StalePackedFile (the layer was packed for another kernel or layout).
+  // Errors: CheckpointError, Unsupported (dense layer; no kernel, with every reason), both with the layer's name,
+  // InvalidArgument (also a packed file that was opened for another folder), StalePackedFile (the layer was packed for
+  // another kernel or layout).
   static Linear load(const Checkpoint& checkpoint, std::string_view layer, const LinearOptions& options = {});
   // Several layers of one scheme with the same input as one layer, outputs side by side (q, k, v; gate, up). Each part
   // keeps its own scales: per-tensor scales become per channel, block parts must fill their blocks except the last.
@@ -168,6 +170,9 @@ struct ConvertOptions {
   const Calibration* calibration = nullptr;
   bool asymmetric_inputs = false;  // INT8: the layers quantize tokens with a zero point ("symmetric": false)
   std::function<void(std::size_t done, std::size_t total, std::string_view layer)> progress;
+  // Told before the long work, a line each: what of the folder is not copied, and fused groups that are quantized in
+  // part only (q, k, v; gate, up), which vLLM refuses to load.
+  std::function<void(const std::string& warning)> warn;
 };
 
 // How far a layer's dequantized weights are from the dense ones.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "scaledmm/calibration.hpp"
@@ -16,6 +17,8 @@ struct RotateOptions {
   // Of the source's inputs, held by the caller; given, the inputs of mlp.down_proj are smoothed.
   const Calibration* calibration = nullptr;
   std::function<void(std::size_t done, std::size_t total, std::string_view tensor)> progress;
+  // Told before the long work, a line each: what of the folder is not copied.
+  std::function<void(const std::string& warning)> warn;
 };
 
 // Writes a dense Llama-like checkpoint (model types llama, mistral, qwen2, qwen3) as another that computes the same:

@@ -22,6 +22,7 @@ namespace {
 // A name in the same folder that no other writer takes. It does not hold the destination's name, which may be as long
 // as the file system allows.
 std::filesystem::path temporary_name(const std::filesystem::path& destination) {
+  if (destination.empty()) throw InvalidArgument("the name of what is to be written is empty");
   static std::atomic<unsigned> counter{0};
   const std::string name =
       ".scaledmm-" + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1)) + ".tmp";
@@ -34,16 +35,26 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& path) 
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-// Where a link points to; a file that takes the place of a device or pipe would break it for everybody.
+// Where a link points to, even when nothing is there yet. A file that takes the place of a device or pipe would break
+// it for everybody.
 std::filesystem::path replaceable(const std::filesystem::path& destination) {
+  constexpr int kMaxLinks = 40;  // as many as Linux follows
+  std::filesystem::path target = destination;
   std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(destination, error);
-  if (!std::filesystem::exists(status)) return destination;
-  if (!std::filesystem::is_regular_file(status)) {
+  for (int links = 0;; ++links) {
+    const std::filesystem::file_status status = std::filesystem::symlink_status(target, error);
+    if (status.type() == std::filesystem::file_type::none) throw_io_error(destination, "examine", error.value());
+    if (!std::filesystem::is_symlink(status)) break;
+    if (links == kMaxLinks) throw_io_error(destination, "follow the link", ELOOP);
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) throw_io_error(destination, "follow the link", error.value());
+    target = target.parent_path() / next;  // next alone when it is absolute
+  }
+  const std::filesystem::file_status status = std::filesystem::status(target, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     throw IoError(escape(destination.string()) + ": is there and not a regular file, it is not replaced");
   }
-  if (!std::filesystem::is_symlink(std::filesystem::symlink_status(destination, error))) return destination;
-  return std::filesystem::canonical(destination);
+  return target;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "formats/atomic_file.hpp"
 #include "formats/converted_weight.hpp"
 #include "formats/decoder_config.hpp"
+#include "formats/fused_groups.hpp"
 #include "formats/other_files.hpp"
 #include "formats/quote.hpp"
 #include "formats/safetensors_writer.hpp"
@@ -131,6 +132,11 @@ void Converter::choose_layers() {
   }
   if (items_.empty()) {
     throw Unsupported(escape(source_.directory().string()) + ": there is no dense linear layer to quantize");
+  }
+  if (options_.warn) {
+    std::set<std::string, std::less<>> quantized;
+    for (const Item& item : items_) quantized.insert(item.layer->name);
+    for (const std::string& group : split_groups(quantized, dense_)) options_.warn(group);
   }
   // A head that shares the embedding has no tensor, but it is a module whose scales other programs would look for.
   if (std::find(dense_.begin(), dense_.end(), "lm_head") == dense_.end()) dense_.emplace_back("lm_head");
@@ -319,10 +325,10 @@ std::vector<ConvertedLayer> convert(const fs::path& source, const fs::path& dest
   }
   check_config_sizes(checkpoint);
   if (options.calibration != nullptr) options.calibration->check_model(checkpoint);
-  AtomicDirectory directory(destination);
   Converter converter(checkpoint, options);
+  AtomicDirectory directory(destination);
+  copy_other_files(checkpoint, directory.path(), options.warn);
   converter.write(directory.path());
-  copy_other_files(source, directory.path());
   std::vector<ConvertedLayer> reports = converter.reports();
   check_result(directory.path(), reports.size());
   directory.commit();

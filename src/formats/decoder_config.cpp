@@ -1,13 +1,17 @@
 #include "formats/decoder_config.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "formats/config_node.hpp"
 #include "formats/layer_table.hpp"
+#include "formats/quote.hpp"
 #include "scaledmm/error.hpp"
 
 namespace scaledmm {
@@ -59,11 +63,60 @@ Shapes read_shapes(const ConfigNode& config) {
           {"mlp.down_proj.weight", {hidden, inner}}};
 }
 
+constexpr std::string_view kLayers = "model.layers.";
+
 std::string_view part_of_layer(std::string_view name) {
-  constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return name;
   const std::size_t dot = name.find('.', kLayers.size());
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
+}
+
+// 12 of "model.layers.12.mlp.up_proj.weight".
+std::optional<std::int64_t> layer_number(std::string_view name) {
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  std::int64_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [at, error] = std::from_chars(name.data() + kLayers.size(), end, number);
+  if (error != std::errc() || number < 0 || at == end || *at != '.') return std::nullopt;
+  return number;
+}
+
+bool has_own_head(const ConfigNode& config) {
+  if (config.boolean("tie_word_embeddings").value_or(false)) return false;
+  const std::vector<std::string> classes = config.texts("architectures");
+  return std::ranges::any_of(classes, [](const std::string& name) { return name.ends_with("ForCausalLM"); });
+}
+
+// Layers 0 to num_hidden_layers - 1, no other, in each what any of them has, and what stands before and behind them: a
+// decoder with a layer or a tensor too few runs in no engine, and one with a layer too many computes something else
+// than was trained.
+void check_layers(const Checkpoint& checkpoint, const ConfigNode& config, const Shapes& shapes) {
+  const std::optional<std::int64_t> count = read_size(config, "num_hidden_layers").size;
+  if (!count) return;
+  std::set<std::string_view> parts;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const std::optional<std::int64_t> number = layer_number(tensor.name);
+    if (!number) continue;
+    if (*number >= *count) {
+      throw CheckpointError(where(tensor) + " is of layer " + std::to_string(*number) +
+                            ", but num_hidden_layers in config.json is " + std::to_string(*count));
+    }
+    if (shapes.contains(part_of_layer(tensor.name))) parts.insert(part_of_layer(tensor.name));
+  }
+  if (parts.empty()) return;  // its layers have other names
+  for (std::int64_t layer = 0; layer < *count; ++layer) {
+    for (const std::string_view part : parts) {
+      const std::string name = std::string(kLayers) + std::to_string(layer) + "." + std::string(part);
+      if (checkpoint.has_tensor(name)) continue;
+      config.fail("num_hidden_layers is " + std::to_string(*count) + ", but there is no tensor " + quote(name));
+    }
+  }
+  for (const char* name : {"model.embed_tokens.weight", "model.norm.weight"}) {
+    if (!checkpoint.has_tensor(name)) config.fail("the model is a decoder, but there is no tensor " + quote(name));
+  }
+  if (has_own_head(config) && !checkpoint.has_tensor("lm_head.weight")) {
+    config.fail("tie_word_embeddings is not true, but there is no tensor " + quote("lm_head.weight"));
+  }
 }
 
 }  // namespace
@@ -77,7 +130,8 @@ bool is_plain_decoder(const Json& config) {
 void check_config_sizes(const Checkpoint& checkpoint) {
   const Json config = parse_json(checkpoint.config_json(), "config.json");
   if (!is_plain_decoder(config)) return;
-  const Shapes shapes = read_shapes(ConfigNode(config, "config.json"));
+  const ConfigNode node(config, "config.json");
+  const Shapes shapes = read_shapes(node);
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const auto known = shapes.find(part_of_layer(tensor.name));
     if (known == shapes.end()) continue;
@@ -92,6 +146,7 @@ void check_config_sizes(const Checkpoint& checkpoint) {
                             " in config.json is " + std::to_string(*expected[i].size));
     }
   }
+  check_layers(checkpoint, node, shapes);
 }
 
 }  // namespace scaledmm

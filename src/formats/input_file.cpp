@@ -31,7 +31,7 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   }
   ::close(descriptor_);
   if (!known) throw_io_error(path, "examine", error_number);
-  throw CheckpointError(escape(path.string()) + ": not a regular file");
+  throw IoError(escape(path.string()) + ": cannot read: not a regular file");
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }

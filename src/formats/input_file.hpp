@@ -13,7 +13,7 @@ namespace scaledmm {
 
 class InputFile {
  public:
-  // Never blocks on a pipe or device. Errors: IoError; CheckpointError for something that is not a regular file.
+  // Never blocks on a pipe or device. Errors: IoError, also for what is not a regular file.
   explicit InputFile(const std::filesystem::path& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 inline constexpr std::uint64_t kMaxJsonBytes = 100'000'000;
 inline constexpr std::size_t kMaxJsonDepth = 64;
 
-// The whole text of a file. Errors: IoError; CheckpointError for more than `max_bytes` or something that is not a file.
+// The whole text of a file. Errors: IoError; CheckpointError for more than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes = kMaxJsonBytes);
 
 // Parses `text`; `file` begins every message. Depth is limited to kMaxJsonDepth.

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "formats/fused_groups.hpp"
 #include "formats/quote.hpp"
 #include "scaledmm/error.hpp"
 
@@ -76,6 +77,7 @@ class TableBuilder {
     std::ranges::stable_sort(table_.layers, [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
     notice_unused_tensors();
     notice_unmatched_entries();
+    notice_split_groups();
     return std::move(table_);
   }
 
@@ -358,6 +360,20 @@ class TableBuilder {
       table_.warnings.push_back(config_.source + ": target " + quote(config_.targets.entries()[i]) +
                                 " matches no module (of class names only \"Linear\" is known)");
     }
+  }
+
+  void notice_split_groups() {
+    std::set<std::string, std::less<>> quantized;
+    std::vector<std::string> dense;
+    for (const LayerRecord& layer : table_.layers) {
+      if (layer.quantized) {
+        quantized.insert(layer.name);
+      } else {
+        dense.push_back(layer.name);
+      }
+    }
+    const std::vector<std::string> groups = split_groups(quantized, dense);
+    table_.warnings.insert(table_.warnings.end(), groups.begin(), groups.end());
   }
 
   const std::vector<StoredTensor>& tensors_;

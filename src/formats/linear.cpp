@@ -178,7 +178,12 @@ struct Linear::Impl {
   // Selects a kernel, and takes the packed weights from the options' file or packs them here.
   void process(LayerConfig config, LayerWeights weights, std::string name, const LinearOptions& options) {
     const Device& device = options.device ? *options.device : this_cpu();
-    kernel = &select(config, device, options.select);
+    try {
+      kernel = &select(config, device, options.select);
+    } catch (const Unsupported& error) {
+      if (name.empty()) throw;
+      throw Unsupported("layer " + quote(name) + ": " + error.what());
+    }
     if (device.kind == DeviceKind::kCpu) {
       if (const Support here = kernel->is_supported(this_cpu()); !here) {
         throw InvalidArgument("a described CPU is no place to run: " + std::string(kernel->name()) +

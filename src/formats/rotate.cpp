@@ -353,8 +353,8 @@ void rotate(const fs::path& source, const fs::path& destination, const RotateOpt
   check_config_sizes(checkpoint);
   if (options.calibration != nullptr) options.calibration->check_model(checkpoint);
   AtomicDirectory directory(destination);
+  copy_other_files(checkpoint, directory.path(), options.warn);
   Rotator(checkpoint, options).write(directory.path());
-  copy_other_files(source, directory.path());
   directory.commit();
 }
 

@@ -72,7 +72,9 @@ WeightFiles open_indexed(const fs::path& directory, const WeightFileOptions& opt
   std::map<std::string_view, std::size_t> numbers;
   for (const auto& [tensor, file] : index.weight_map) numbers.emplace(file, 0);
   for (auto& [file, number] : numbers) {
-    if (!is_present(directory / file)) fail(index_path, "file " + quote(file) + " does not exist");
+    if (!is_present(directory / file)) {
+      throw IoError(escape(index_path.string()) + ": file " + quote(file) + " does not exist");
+    }
     number = result.files.size();
     result.files.push_back(open_file(directory / file, options));
   }
@@ -104,7 +106,8 @@ WeightFiles open_indexed(const fs::path& directory, const WeightFileOptions& opt
   return result;
 }
 
-// The one file to open in a folder without an index. Errors: CheckpointError with what was found.
+// The one file to open in a folder without an index. Errors with what was found: IoError without a file that could be
+// it, CheckpointError with several.
 fs::path single_file(const fs::path& directory) {
   if (is_present(directory / kSingleFileName)) return directory / kSingleFileName;
   constexpr std::size_t kMaxListed = 20;
@@ -124,9 +127,12 @@ fs::path single_file(const fs::path& directory) {
   std::string list;
   for (std::size_t i = 0; i < std::min(found.size(), kMaxListed); ++i) list += (i == 0 ? "" : ", ") + quote(found[i]);
   if (found.size() > kMaxListed) list += " and " + std::to_string(found.size() - kMaxListed) + " more";
-  fail(directory, "no weights: neither " + std::string(kIndexFileName) + " nor " + std::string(kSingleFileName) +
-                      ", and " + std::to_string(candidates.size()) +
-                      " other .safetensors files where one is needed; found " + (list.empty() ? "nothing" : list));
+  const std::string message = "no weights: neither " + std::string(kIndexFileName) + " nor " +
+                              std::string(kSingleFileName) + ", and " + std::to_string(candidates.size()) +
+                              " other .safetensors files where one is needed; found " +
+                              (list.empty() ? "nothing" : list);
+  if (candidates.empty()) throw IoError(escape(directory.string()) + ": " + message);
+  fail(directory, message);
 }
 
 }  // namespace
@@ -186,7 +192,7 @@ WeightFiles open_weight_files(const std::filesystem::path& directory, const Weig
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
   if (!fs::exists(status)) throw_io_error(directory, "open", error ? error.value() : ENOENT);
-  if (!fs::is_directory(status)) fail(directory, "not a folder");
+  if (!fs::is_directory(status)) throw_io_error(directory, "list", ENOTDIR);
   if (is_present(directory / kIndexFileName)) return open_indexed(directory, options);
 
   WeightFiles result;

@@ -57,8 +57,9 @@ struct WeightFileOptions {
 
 // Opens, in this order: the files that the index names; model.safetensors; the one other *.safetensors file that is not
 // consolidated*.safetensors.
-// Errors: CheckpointError with the list of what was found when that leaves nothing to open, for a file that is missing
-// or lies outside, a tensor that is not where the index says, and everything SafetensorsFile::open refuses; IoError.
+// Errors: IoError for a file that is missing, also with the list of what was found when that leaves nothing to open;
+// CheckpointError for a choice of several, a file that lies outside, a tensor that is not where the index says, and
+// everything SafetensorsFile::open refuses.
 WeightFiles open_weight_files(const std::filesystem::path& directory, const WeightFileOptions& options = {});
 
 }  // namespace scaledmm

@@ -1,9 +1,11 @@
 #include "formats/value_checks.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <vector>
 
 #include "formats/layer_table.hpp"
 #include "formats/quote.hpp"
@@ -109,6 +111,62 @@ void check_zero_scales(const Checkpoint& checkpoint, const LayerRecord& record, 
   }
 }
 
+bool holds(DType dtype, float value) {
+  std::uint32_t bits = 0;
+  store_f32(value, &bits, dtype, 0);
+  return std::isfinite(load_f32(&bits, dtype, 0));
+}
+
+// Code times scale must be a number of the model's dtype. Weights are read only where the largest code would not be.
+void check_overflow(const Checkpoint& checkpoint, const LayerRecord& record, const Report& report) {
+  const ScaleGrid grid = scale_grid(checkpoint, record);
+  const ConstTensorView weight = checkpoint.tensor(record.weight);
+  const auto* codes = static_cast<const std::uint8_t*>(weight.data);
+  std::array<float, 256> values{};
+  float largest = 0;
+  for (std::size_t code = 0; code < values.size(); ++code) {
+    const auto byte = static_cast<std::uint8_t>(code);
+    const float value = weight.dtype == DType::kInt8 ? static_cast<std::int8_t>(byte) : fp8_to_f32(byte, weight.dtype);
+    values[code] = std::isfinite(value) ? value : 0;  // complained of elsewhere
+    largest = std::max(largest, std::abs(values[code]));
+  }
+  const DType dtype = checkpoint.model_dtype();
+  const std::int64_t elements = grid.view.shape.elements();
+  std::vector<bool> is_large(static_cast<std::size_t>(elements));
+  bool any = false;
+  float largest_scale = 0;
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const float scale = scale_at(grid.view, i);
+    if (!std::isfinite(scale)) continue;
+    is_large[static_cast<std::size_t>(i)] = !holds(dtype, largest * scale);
+    any = any || is_large[static_cast<std::size_t>(i)];
+    largest_scale = std::max(largest_scale, scale);
+  }
+  // Sums are multiplied by both scales at once.
+  if (const float x = record.input_scale.empty() ? 0 : scale_at(checkpoint.tensor(record.input_scale), 0);
+      std::isfinite(x) && !std::isfinite(x * largest_scale)) {
+    report(where(stored(checkpoint, record.input_scale)) + " = " + text(x) + " times the weight scale " +
+           text(largest_scale) + " is too large for f32");
+  }
+  if (!any) return;
+  Faults faults;
+  for (std::int64_t n = 0; n < record.n; ++n) {
+    for (std::int64_t k = 0; k < record.k; ++k) {
+      const std::int64_t scale = n / grid.block_n * grid.columns + k / grid.block_k;
+      if (!is_large[static_cast<std::size_t>(scale)]) continue;
+      const std::int64_t element = n * record.k + k;
+      if (!holds(dtype, values[codes[element]] * scale_at(grid.view, scale))) faults.add(element);
+    }
+  }
+  if (faults.count == 0) return;
+  const std::int64_t scale =
+      faults.first / record.k / grid.block_n * grid.columns + faults.first % record.k / grid.block_k;
+  const StoredTensor& tensor = stored(checkpoint, record.weight_scale);
+  report(where(tensor) + ": element " + index_text(tensor.shape, scale) + " = " + text(scale_at(grid.view, scale)) +
+         " makes weight " + index_text(weight.shape, faults.first) + " too large for " + std::string(name(dtype)) +
+         ": " + text(values[codes[faults.first]]) + " times it" + faults.more());
+}
+
 bool is_power_of_two(float value) {
   int exponent = 0;
   return std::frexp(value, &exponent) == 0.5f;
@@ -203,6 +261,7 @@ void check_weight_values(const Checkpoint& checkpoint, const LayerRecord& record
              " is not a number" + faults.more());
     }
   }
+  check_overflow(checkpoint, record, report);
   if (record.ue8m0_input_scales) {
     const ScaleGrid grid = scale_grid(checkpoint, record);
     Faults faults;

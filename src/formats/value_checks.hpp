@@ -18,7 +18,8 @@ void check_scale_values(const Checkpoint& checkpoint, const LayerRecord& record,
 // No NaN and no infinity in a tensor; one that is not bf16, f16 or f32 has none.
 void check_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Report& report);
 
-// No weight code that is NaN or infinite; scales that are powers of two where that is promised; a finite bias.
+// No weight code that is NaN or infinite, and no weight that the model's dtype cannot hold; scales that are powers of
+// two where that is promised; a finite bias.
 void check_weight_values(const Checkpoint& checkpoint, const LayerRecord& record, const Report& report);
 
 // The layer's scales as [rows, columns], and what one of them covers.

@@ -22,7 +22,7 @@ constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kFloatBytes = sizeof(float);
 // Of more than one tile: a part of a panel stays in L1, the prepared rows of a block and the panels of a group in L2.
 constexpr std::int64_t kChunk = 512;
-constexpr std::int64_t kBlockRows = 192;  // a multiple of every kernel's tile
+constexpr std::int64_t kBlockRows = 192;  // a multiple of every kernel's tile, of 1, 2 or 3 parts
 constexpr std::int64_t kGroupPanels = 4;
 
 constexpr std::array<float, kBlockRows> kOnes = [] {
@@ -65,17 +65,18 @@ struct Plan {
   ConstTensorView x;
   TensorView y;
   std::int64_t m = 0;
-  std::int64_t padded_m = 0;
+  std::int64_t parts = 1;          // prepared rows of a row of x
+  std::int64_t prepared_rows = 0;  // rows of x, and of zeros, that fill the last unit of prepared rows
   std::int64_t row_blocks = 0;
   std::int64_t group_panels = 0;
   std::int64_t groups = 0;
   std::byte* prepared = nullptr;
   const float* bias = nullptr;
 
-  bool one_tile() const { return m <= kernel.tile_rows; }
+  bool one_tile() const { return m * parts <= kernel.tile_rows; }
   std::int64_t panels() const { return divide_up(n, kPanelColumns); }
-  std::int64_t block_rows() const { return std::min(padded_m, kBlockRows); }
-  std::int64_t sums_bytes() const { return group_panels * block_rows() * kPanelColumns * kFloatBytes; }
+  std::int64_t panel_sums() const { return round_up(std::min(m, kBlockRows) * parts, kernel.row_unit) * kPanelColumns; }
+  std::int64_t sums_bytes() const { return group_panels * panel_sums() * kFloatBytes; }
 };
 
 void prepare_rows(const Plan& plan, std::int64_t begin, std::int64_t end) {
@@ -84,9 +85,9 @@ void prepare_rows(const Plan& plan, std::int64_t begin, std::int64_t end) {
   call.k = plan.k;
   call.padded_k = plan.padded_k;
   call.prepared = plan.prepared;
-  const std::int64_t row_bytes = plan.x.strides[0] * size_bytes(plan.x.dtype);
+  const std::int64_t x_bytes = plan.x.strides[0] * size_bytes(plan.x.dtype);
   for (call.row = begin; call.row < end; ++call.row) {
-    call.x = call.row < plan.m ? static_cast<const std::byte*>(plan.x.data) + call.row * row_bytes : nullptr;
+    call.x = call.row < plan.m ? static_cast<const std::byte*>(plan.x.data) + call.row * x_bytes : nullptr;
     plan.kernel.prepare(call);
   }
 }
@@ -118,16 +119,16 @@ void multiply_item(const Plan& plan, std::int64_t item, float* sums) {
   const std::int64_t panels = std::min(plan.group_panels, plan.panels() - first_panel);
   dense::TileCall call;
   call.x = plan.prepared;
-  call.x_dtype = plan.x.dtype;
   call.padded_k = plan.padded_k;
-  call.panel_sums = plan.block_rows() * kPanelColumns;
+  call.panel_sums = plan.panel_sums();
+  call.streams = plan.one_tile();
   const std::int64_t chunk = plan.one_tile() ? plan.padded_k : kChunk;
   for (call.k = 0; call.k < plan.padded_k; call.k += chunk) {
     call.count = std::min(chunk, plan.padded_k - call.k);
     call.adds = call.k > 0;
-    for (std::int64_t row = 0; row < rows; row += kernel.tile_rows) {
-      call.first_row = first_row + row;
-      call.rows = std::min(kernel.tile_rows, rows - row);
+    for (std::int64_t row = 0; row < rows * plan.parts; row += kernel.tile_rows) {
+      call.first_row = first_row * plan.parts + row;
+      call.rows = std::min(kernel.tile_rows, rows * plan.parts - row);
       for (std::int64_t panel = 0, width = kernel.panels_at_once(call.rows); panel < panels; panel += width) {
         while (width > panels - panel) width /= 2;
         call.weights = plan.weights + (first_panel + panel) * plan.padded_k * kPanelColumns;
@@ -136,27 +137,31 @@ void multiply_item(const Plan& plan, std::int64_t item, float* sums) {
       }
     }
   }
+  if (plan.parts > 1) kernel.add_parts(plan.parts, panels, rows, sums, call.panel_sums);
   store(plan, first_row, rows, first_panel, panels, sums, call.panel_sums);
 }
 
 void run(Plan& plan, const ConstTensorView& bias, Context& context) {
   const dense::Kernel& kernel = plan.kernel;
-  plan.padded_m = round_up(plan.m, kernel.row_unit);
+  if (kernel.parts != nullptr) plan.parts = kernel.parts(plan.x.dtype);
+  plan.prepared_rows = divide_up(round_up(plan.m * plan.parts, kernel.row_unit), plan.parts);
   plan.row_blocks = divide_up(plan.m, kBlockRows);
   const std::int64_t threads = std::min<std::int64_t>(
       context.threads(), std::max<std::int64_t>(1, plan.m * plan.padded_k * plan.n / kWorkPerThread));
-  plan.group_panels =
-      std::min(plan.one_tile() ? kernel.panels_at_once(plan.m) : kGroupPanels, divide_up(plan.panels(), threads));
+  plan.group_panels = std::min(plan.one_tile() ? kernel.panels_at_once(plan.m * plan.parts) : kGroupPanels,
+                               divide_up(plan.panels(), threads));
   plan.groups = divide_up(plan.panels(), plan.group_panels);
   const std::int64_t items = plan.row_blocks * plan.groups;
   const std::int64_t workers = std::min(threads, items);
 
-  const std::int64_t x_bytes = round_up(plan.padded_m * kernel.row_bytes(plan.x.dtype, plan.padded_k), kCacheLine);
+  const std::int64_t x_bytes =
+      round_up(plan.prepared_rows * plan.parts, kernel.row_unit) * kernel.row_bytes(plan.padded_k);
   const std::int64_t bias_bytes = bias.defined() ? round_up(plan.n * kFloatBytes, kCacheLine) : 0;
   const std::int64_t worker_bytes = round_up(plan.sums_bytes(), kCacheLine);
-  std::byte* scratch = context.scratch(x_bytes + bias_bytes + workers * worker_bytes + Shares::bytes(workers));
+  std::byte* scratch =
+      context.scratch(round_up(x_bytes, kCacheLine) + bias_bytes + workers * worker_bytes + Shares::bytes(workers));
   const auto take = [&scratch](std::int64_t bytes) { return std::exchange(scratch, scratch + bytes); };
-  plan.prepared = take(x_bytes);
+  plan.prepared = take(round_up(x_bytes, kCacheLine));
   if (auto* wide = reinterpret_cast<float*>(take(bias_bytes)); bias.defined()) {
     to_f32(bias, TensorView(wide, DType::kF32, bias.shape));
     plan.bias = wide;
@@ -164,7 +169,7 @@ void run(Plan& plan, const ConstTensorView& bias, Context& context) {
   std::byte* sums = take(workers * worker_bytes);
   const std::int64_t packers = std::clamp<std::int64_t>(plan.m * plan.padded_k / kPackPerThread, 1, workers);
   const auto prepare = [&](std::int64_t part) {
-    prepare_rows(plan, plan.padded_m * part / packers, plan.padded_m * (part + 1) / packers);
+    prepare_rows(plan, plan.prepared_rows * part / packers, plan.prepared_rows * (part + 1) / packers);
   };
   const Shares shares(items, workers, take(Shares::bytes(workers)));
   const auto work = [&](std::int64_t worker) {

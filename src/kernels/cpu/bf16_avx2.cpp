@@ -22,10 +22,10 @@ constexpr std::int64_t kTileRows = 6;  // 12 sums, 2 weights, 1 activation and t
 // Few rows take several panels: eight chains of additions hide the latency of the two FMA units.
 std::int64_t panels_at_once(std::int64_t rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 
-std::int64_t row_bytes(DType, std::int64_t padded_k) { return padded_k * static_cast<std::int64_t>(sizeof(float)); }
+std::int64_t row_bytes(std::int64_t padded_k) { return padded_k * static_cast<std::int64_t>(sizeof(float)); }
 
 float* prepared_row(const RowCall& call) {
-  return reinterpret_cast<float*>(call.prepared + call.row * row_bytes(call.dtype, call.padded_k));
+  return reinterpret_cast<float*>(call.prepared + call.row * row_bytes(call.padded_k));
 }
 
 void prepare_plainly(const RowCall& call) {

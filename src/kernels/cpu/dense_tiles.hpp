@@ -15,7 +15,8 @@ namespace scaledmm::dense {
 inline constexpr std::int64_t kPanelColumns = 16;
 inline constexpr std::int64_t kStep = 32;  // K is padded to it with zeros
 
-// One row of x, K elements, or a row of zeros when `x` is a null pointer.
+// One row of x, K elements, or a row of zeros when `x` is a null pointer. A kernel may prepare it as several rows, its
+// parts, the sums of which are added up at the end.
 struct RowCall {
   const void* x = nullptr;
   DType dtype = DType::kF32;
@@ -25,10 +26,9 @@ struct RowCall {
   std::byte* prepared = nullptr;  // of all rows
 };
 
-// Some rows times one or more panels over a part of K.
+// Some prepared rows times one or more panels over a part of K.
 struct TileCall {
   const std::byte* x = nullptr;  // prepared, of all rows
-  DType x_dtype = DType::kF32;
   std::int64_t padded_k = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
@@ -38,6 +38,7 @@ struct TileCall {
   float* sums = nullptr;                   // [panel][row][16]
   std::int64_t panel_sums = 0;             // floats from panel to panel
   bool adds = false;                       // to the sums in memory
+  bool streams = false;                    // the weights are read once, from memory
 
   const std::uint16_t* panel(std::int64_t p) const { return weights + (p * padded_k + k) * kPanelColumns; }
 };
@@ -45,12 +46,16 @@ struct TileCall {
 struct Kernel {
   std::string_view name;
   bool (*runs_on)(const CpuFeatures& cpu) = nullptr;
-  std::int64_t row_unit = 1;   // rows are prepared, and sums stored, in multiples of this
-  std::int64_t tile_rows = 1;  // most rows of a tile
-  std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;          // 1, 2 or 4; fewer may come at the end
-  std::int64_t (*row_bytes)(DType x, std::int64_t padded_k) = nullptr;  // of a prepared row
+  std::int64_t row_unit = 1;                                    // prepared rows and sums come in multiples of this
+  std::int64_t tile_rows = 1;                                   // most prepared rows of a tile
+  std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;  // 1, 2 or 4; fewer may come at the end
+  std::int64_t (*row_bytes)(std::int64_t padded_k) = nullptr;   // of a prepared row
+  std::int64_t (*parts)(DType x) = nullptr;                     // of a row; nullptr for 1
   void (*prepare)(const RowCall& call) = nullptr;
   void (*multiply)(std::int64_t panels, const TileCall& call) = nullptr;
+  // sums [panel][row][part][16] become [panel][row][16], panels as far apart as before.
+  void (*add_parts)(std::int64_t parts, std::int64_t panels, std::int64_t rows, float* sums,
+                    std::int64_t panel_sums) = nullptr;
   void (*store)(const fp8::StoreCall& call) = nullptr;
   // Around a thread's calls of multiply; nullptr for nothing.
   void (*begin)() = nullptr;

@@ -9,6 +9,7 @@
 
 #include "device/target.hpp"
 #include "kernels/cpu/int8_rows.hpp"
+#include "kernels/cpu/row_loads_avx512.hpp"
 #include "kernels/cpu/row_stores_avx512.hpp"
 #include "numerics/formats.hpp"
 #include "numerics/int8.hpp"
@@ -23,32 +24,6 @@ constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileBytes = 64;    // of one row of a tile
 constexpr std::int32_t kCodeOffset = 128;  // int8 code to uint8
-
-// Loads of 16 values as f32; with a mask zeros for the rest.
-struct LoadF32 {
-  using Element = float;
-  static __m512 load(const float* x) { return _mm512_loadu_ps(x); }
-  static __m512 load(const float* x, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, x); }
-};
-inline __m512 bf16_to_f32(__m256i bits) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-struct LoadBF16 {
-  using Element = std::uint16_t;
-  static __m512 load(const std::uint16_t* x) {
-    return bf16_to_f32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
-  }
-  static __m512 load(const std::uint16_t* x, __mmask16 mask) { return bf16_to_f32(_mm256_maskz_loadu_epi16(mask, x)); }
-};
-struct LoadF16 {
-  using Element = std::uint16_t;
-  static __m512 load(const std::uint16_t* x) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
-  }
-  static __m512 load(const std::uint16_t* x, __mmask16 mask) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x));
-  }
-};
 
 float absmax_of_row(LoadF32, const float* x, std::int64_t k) {
   const __m512i magnitude = _mm512_set1_epi32(std::numeric_limits<std::int32_t>::max());
