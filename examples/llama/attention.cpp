@@ -8,7 +8,7 @@
 namespace llama {
 namespace {
 
-constexpr std::int64_t kBlock = kTileColumns;
+constexpr std::int64_t kBlock = kColumnBlock;
 constexpr std::int64_t kTileRows = 8;
 constexpr std::int64_t kQueryRows = 16;  // of a task:
 constexpr std::int64_t kStoreRows = 16;
@@ -63,19 +63,16 @@ void Attention::attend(const float* keys, const float* values, const float* quer
     const std::int64_t keys_seen = position + row + tile_rows;  // by the last row of the tile
     const std::int64_t stride = (keys_seen + kBlock - 1) / kBlock * kBlock;
     scores.resize(static_cast<std::size_t>(kTileRows * stride));
-    for (std::int64_t t = 0; t < keys_seen; t += kBlock) {
-      multiply_tile(tile_rows, d, queries + row * qkv_stride, qkv_stride, keys + t * d, kBlock, scores.data() + t,
-                    stride);
-    }
+    multiply({tile_rows, d, stride / kBlock, queries + row * qkv_stride, qkv_stride, keys, kBlock, kBlock * d,
+              scores.data(), stride});
     for (std::int64_t i = 0; i < tile_rows; ++i) {
       float* line = scores.data() + i * stride;
       const std::int64_t seen = position + row + i + 1;
       softmax(line, seen, scale);
       std::fill(line + seen, line + keys_seen, 0.0F);
     }
-    for (std::int64_t i = 0; i < d; i += kBlock) {
-      multiply_tile(tile_rows, keys_seen, scores.data(), stride, values + i, d, out + row * out_stride + i, out_stride);
-    }
+    multiply({tile_rows, keys_seen, d / kBlock, scores.data(), stride, values, d, kBlock, out + row * out_stride,
+              out_stride});
   }
 }
 

@@ -77,22 +77,25 @@ TEST(VectorMath, RmsNormMatchesTheFormula) {
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], x[i] / std::sqrt(squares / 77 + 1e-5) * weight[i], 1e-5);
 }
 
-TEST(VectorMath, TilesMatchPlainSums) {
-  constexpr std::int64_t kDepth = 37;
-  const std::vector<float> a = random_values(4 * 40);
-  const std::vector<float> b = random_values(kDepth * 20);
-  for (std::int64_t rows = 1; rows <= 4; ++rows) {
-    std::vector<float> c(4 * 24, 7);
-    multiply_tile(rows, kDepth, a.data(), 40, b.data(), 20, c.data(), 24);
-    for (std::int64_t i = 0; i < 4; ++i) {
-      for (std::int64_t j = 0; j < 24; ++j) {
-        double expected = 0;
-        for (std::int64_t t = 0; t < kDepth; ++t) {
-          expected +=
-              static_cast<double>(a[static_cast<std::size_t>(i * 40 + t)]) * b[static_cast<std::size_t>(t * 20 + j)];
+// 13 rows and 3 blocks of columns: whole tiles and what is left of them.
+TEST(VectorMath, ProductsMatchPlainSums) {
+  constexpr std::int64_t kRows = 13, kDepth = 37, kColumns = 48, kAStride = 40, kCStride = 50;
+  const std::vector<float> a = random_values(kRows * kAStride);
+  const std::vector<float> b = random_values(3 * kDepth * 16);
+  for (std::int64_t rows = 1; rows <= kRows; ++rows) {
+    for (std::int64_t blocks = 1; blocks <= 3; ++blocks) {
+      std::vector<float> c(kRows * kCStride, 7);
+      multiply({rows, kDepth, blocks, a.data(), kAStride, b.data(), 16, kDepth * 16, c.data(), kCStride});
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        for (std::int64_t j = 0; j < kCStride; ++j) {
+          const bool is_written = i < rows && j < std::min(kColumns, blocks * 16);
+          double expected = is_written ? 0 : 7;
+          for (std::int64_t t = 0; is_written && t < kDepth; ++t) {
+            expected += static_cast<double>(a[static_cast<std::size_t>(i * kAStride + t)]) *
+                        b[static_cast<std::size_t>((j / 16 * kDepth + t) * 16 + j % 16)];
+          }
+          EXPECT_NEAR(c[static_cast<std::size_t>(i * kCStride + j)], expected, 1e-4) << rows << " " << i << " " << j;
         }
-        if (i >= rows || j >= 16) expected = 7;  // not touched
-        EXPECT_NEAR(c[static_cast<std::size_t>(i * 24 + j)], expected, 1e-4) << rows << " " << i << " " << j;
       }
     }
   }

@@ -89,44 +89,50 @@ LLAMA_INLINE void exponential(V& v) {
   v = p * power;
 }
 
-template <class V, int kRows>
-LLAMA_INLINE void tile(std::int64_t k, const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                       float* c, std::int64_t c_stride) {
-  constexpr int kVectors = kTileColumns * sizeof(float) / sizeof(V);
-  constexpr int kVectorLanes = kTileColumns / kVectors;
-  V sums[kRows][kVectors] = {};
-  for (std::int64_t t = 0; t < k; ++t) {
-    V columns[kVectors];
-    for (int j = 0; j < kVectors; ++j) load(columns[j], b + t * b_stride + j * kVectorLanes);
+template <class V, int kRows, int kBlocks>
+LLAMA_INLINE void tile(const Product& p, std::int64_t row, std::int64_t block) {
+  constexpr int kVectorLanes = sizeof(V) / sizeof(float);
+  constexpr int kVectors = kColumnBlock / kVectorLanes;  // of one block
+  const float* a = p.a + row * p.a_stride;
+  const float* b = p.b + block * p.b_block;
+  V sums[kRows][kBlocks * kVectors] = {};
+  for (std::int64_t t = 0; t < p.k; ++t) {
+    V columns[kBlocks * kVectors];
+    for (int j = 0; j < kBlocks * kVectors; ++j) {
+      load(columns[j], b + t * p.b_stride + j / kVectors * p.b_block + j % kVectors * kVectorLanes);
+    }
     for (int i = 0; i < kRows; ++i) {
-      const float scalar = a[i * a_stride + t];
-      for (int j = 0; j < kVectors; ++j) sums[i][j] += scalar * columns[j];
+      const float scalar = a[i * p.a_stride + t];
+      for (int j = 0; j < kBlocks * kVectors; ++j) sums[i][j] += scalar * columns[j];
     }
   }
+  float* c = p.c + row * p.c_stride + block * kColumnBlock;
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) store(c + i * c_stride + j * kVectorLanes, sums[i][j]);
+    for (int j = 0; j < kBlocks * kVectors; ++j) store(c + i * p.c_stride + j * kVectorLanes, sums[i][j]);
   }
 }
 
-// `kMost` rows at a time, the most that the registers hold.
-template <class V, int kMost>
-LLAMA_INLINE void tiles(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride, const float* b,
-                        std::int64_t b_stride, float* c, std::int64_t c_stride) {
-  for (; rows >= kMost; rows -= kMost, a += kMost * a_stride, c += kMost * c_stride) {
-    tile<V, kMost>(k, a, a_stride, b, b_stride, c, c_stride);
-  }
-  for (; rows > 0; --rows, a += a_stride, c += c_stride) tile<V, 1>(k, a, a_stride, b, b_stride, c, c_stride);
+// `kMost` rows at a time, as many as the registers hold.
+template <class V, int kMost, int kBlocks>
+LLAMA_INLINE void tiles(const Product& p, std::int64_t block) {
+  std::int64_t row = 0;
+  for (; row + kMost <= p.rows; row += kMost) tile<V, kMost, kBlocks>(p, row, block);
+  for (; row < p.rows; ++row) tile<V, 1, kBlocks>(p, row, block);
 }
 
+template <class V>
 LLAMA_INLINE float largest(const float* x, std::int64_t n) {
-  Floats tops = Floats{} + x[0];
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    Floats values;
-    load_part(values, x + i, n - i, x[0]);
+  constexpr std::int64_t kCount = sizeof(V) / sizeof(float);
+  V tops = V{} + x[0];
+  std::int64_t i = 0;
+  for (; i + kCount <= n; i += kCount) {
+    V values;
+    load(values, x + i);
     tops = values > tops ? values : tops;
   }
-  float top = tops[0];
-  for (std::int64_t i = 1; i < kLanes; ++i) top = tops[i] > top ? tops[i] : top;
+  float top = x[0];
+  for (std::int64_t lane = 0; lane < kCount; ++lane) top = tops[lane] > top ? tops[lane] : top;
+  for (; i < n; ++i) top = x[i] > top ? x[i] : top;
   return top;
 }
 
@@ -153,13 +159,13 @@ LLAMA_INLINE void exponentials_from(std::int64_t i, float* x, std::int64_t n, fl
   }
 }
 
-LLAMA_CLONES void multiply_tile_narrow(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride,
-                                       const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
-  tiles<Floats, 4>(rows, k, a, a_stride, b, b_stride, c, c_stride);
+LLAMA_CLONES void multiply_narrow(const Product& p) {
+  for (std::int64_t block = 0; block < p.blocks; ++block) tiles<Floats, 4, 1>(p, block);
 }
-LLAMA_WIDE void multiply_tile_wide(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride,
-                                   const float* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
-  tiles<WideFloats, 8>(rows, k, a, a_stride, b, b_stride, c, c_stride);
+LLAMA_WIDE void multiply_wide(const Product& p) {
+  std::int64_t block = 0;
+  for (; block + 2 <= p.blocks; block += 2) tiles<WideFloats, 8, 2>(p, block);
+  if (block < p.blocks) tiles<WideFloats, 8, 1>(p, block);
 }
 
 LLAMA_CLONES void silu_multiply_narrow(const float* gate, const float* up, std::int64_t n, float* y) {
@@ -180,12 +186,12 @@ LLAMA_WIDE void silu_multiply_wide(const float* gate, const float* up, std::int6
 
 LLAMA_CLONES void softmax_narrow(float* x, std::int64_t n, float scale) {
   Floats sums = {};
-  exponentials_from(0, x, n, largest(x, n), scale, sums);
+  exponentials_from(0, x, n, largest<Floats>(x, n), scale, sums);
   const float inverse = 1 / sum(sums);
   for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
 }
 LLAMA_WIDE void softmax_wide(float* x, std::int64_t n, float scale) {
-  const float top = largest(x, n);
+  const float top = largest<WideFloats>(x, n);
   Floats sums = {};
   std::int64_t i = 0;
   for (; i + kWideLanes <= n; i += kWideLanes) {
@@ -239,7 +245,7 @@ LLAMA_CLONES void rotate(float* x, const float* cosines, const float* sines, std
 }
 
 LLAMA_CLONES LogitSummary summarize(const float* logits, std::int64_t n) {
-  const float top = largest(logits, n);
+  const float top = largest<Floats>(logits, n);
   Floats sums = {};
   for (std::int64_t i = 0; i < n; i += kLanes) {
     Floats values;
@@ -253,10 +259,7 @@ LLAMA_CLONES LogitSummary summarize(const float* logits, std::int64_t n) {
   return {static_cast<std::int32_t>(position), top + std::log(sum(sums))};
 }
 
-void multiply_tile(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride, const float* b,
-                   std::int64_t b_stride, float* c, std::int64_t c_stride) {
-  (has_wide() ? multiply_tile_wide : multiply_tile_narrow)(rows, k, a, a_stride, b, b_stride, c, c_stride);
-}
+void multiply(const Product& product) { (has_wide() ? multiply_wide : multiply_narrow)(product); }
 
 void silu_multiply(const float* gate, const float* up, std::int64_t n, float* y) {
   (has_wide() ? silu_multiply_wide : silu_multiply_narrow)(gate, up, n, y);

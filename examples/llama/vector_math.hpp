@@ -10,10 +10,23 @@ namespace llama {
 inline float widen(std::uint16_t bf16) { return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16); }
 void widen(const std::uint16_t* bf16, std::int64_t n, float* out);
 
-// c[i, j] = sum over t of a[i, t] * b[t, j] for 16 columns of b; row strides in elements. Multiples of 8 rows are fast.
-inline constexpr std::int64_t kTileColumns = 16;
-void multiply_tile(std::int64_t rows, std::int64_t k, const float* a, std::int64_t a_stride, const float* b,
-                   std::int64_t b_stride, float* c, std::int64_t c_stride);
+inline constexpr std::int64_t kColumnBlock = 16;
+
+// c[i, j] = sum over t of a[i, t] * b[t, j], in the order of t. Strides in floats, from row to row; of b also from a
+// block of 16 columns to the next. Multiples of 8 rows are fast.
+struct Product {
+  std::int64_t rows;
+  std::int64_t k;
+  std::int64_t blocks;  // of columns
+  const float* a;
+  std::int64_t a_stride;
+  const float* b;
+  std::int64_t b_stride;
+  std::int64_t b_block;
+  float* c;
+  std::int64_t c_stride;
+};
+void multiply(const Product& product);
 
 // y = x / sqrt(mean(x^2) + eps) * weight
 void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, float* y);

@@ -20,13 +20,10 @@ using dense::kPanelColumns;
 
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kFloatBytes = sizeof(float);
-// Of more than one tile: a part of a panel stays in L1, the prepared rows of a block and the panels of a group in L2.
-constexpr std::int64_t kChunk = 512;
-constexpr std::int64_t kBlockRows = 192;  // a multiple of every kernel's tile, of 1, 2 or 3 parts
-constexpr std::int64_t kGroupPanels = 4;
+constexpr std::int64_t kMostBlockRows = 192;
 
-constexpr std::array<float, kBlockRows> kOnes = [] {
-  std::array<float, kBlockRows> ones{};
+constexpr std::array<float, kMostBlockRows> kOnes = [] {
+  std::array<float, kMostBlockRows> ones{};
   ones.fill(1.0f);
   return ones;
 }();
@@ -75,7 +72,9 @@ struct Plan {
 
   bool one_tile() const { return m * parts <= kernel.tile_rows; }
   std::int64_t panels() const { return divide_up(n, kPanelColumns); }
-  std::int64_t panel_sums() const { return round_up(std::min(m, kBlockRows) * parts, kernel.row_unit) * kPanelColumns; }
+  std::int64_t panel_sums() const {
+    return round_up(std::min(m, kernel.block_rows) * parts, kernel.row_unit) * kPanelColumns;
+  }
   std::int64_t sums_bytes() const { return group_panels * panel_sums() * kFloatBytes; }
 };
 
@@ -113,8 +112,8 @@ void store(const Plan& plan, std::int64_t first_row, std::int64_t rows, std::int
 
 void multiply_item(const Plan& plan, std::int64_t item, float* sums) {
   const dense::Kernel& kernel = plan.kernel;
-  const std::int64_t first_row = item / plan.groups * kBlockRows;
-  const std::int64_t rows = std::min(kBlockRows, plan.m - first_row);
+  const std::int64_t first_row = item / plan.groups * kernel.block_rows;
+  const std::int64_t rows = std::min(kernel.block_rows, plan.m - first_row);
   const std::int64_t first_panel = item % plan.groups * plan.group_panels;
   const std::int64_t panels = std::min(plan.group_panels, plan.panels() - first_panel);
   dense::TileCall call;
@@ -122,7 +121,7 @@ void multiply_item(const Plan& plan, std::int64_t item, float* sums) {
   call.padded_k = plan.padded_k;
   call.panel_sums = plan.panel_sums();
   call.streams = plan.one_tile();
-  const std::int64_t chunk = plan.one_tile() ? plan.padded_k : kChunk;
+  const std::int64_t chunk = plan.one_tile() ? plan.padded_k : kernel.chunk;
   for (call.k = 0; call.k < plan.padded_k; call.k += chunk) {
     call.count = std::min(chunk, plan.padded_k - call.k);
     call.adds = call.k > 0;
@@ -145,10 +144,10 @@ void run(Plan& plan, const ConstTensorView& bias, Context& context) {
   const dense::Kernel& kernel = plan.kernel;
   if (kernel.parts != nullptr) plan.parts = kernel.parts(plan.x.dtype);
   plan.prepared_rows = divide_up(round_up(plan.m * plan.parts, kernel.row_unit), plan.parts);
-  plan.row_blocks = divide_up(plan.m, kBlockRows);
+  plan.row_blocks = divide_up(plan.m, kernel.block_rows);
   const std::int64_t threads = std::min<std::int64_t>(
       context.threads(), std::max<std::int64_t>(1, plan.m * plan.padded_k * plan.n / kWorkPerThread));
-  plan.group_panels = std::min(plan.one_tile() ? kernel.panels_at_once(plan.m * plan.parts) : kGroupPanels,
+  plan.group_panels = std::min(plan.one_tile() ? kernel.panels_at_once(plan.m * plan.parts) : kernel.group_panels,
                                divide_up(plan.panels(), threads));
   plan.groups = divide_up(plan.panels(), plan.group_panels);
   const std::int64_t items = plan.row_blocks * plan.groups;

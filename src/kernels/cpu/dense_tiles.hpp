@@ -46,8 +46,13 @@ struct TileCall {
 struct Kernel {
   std::string_view name;
   bool (*runs_on)(const CpuFeatures& cpu) = nullptr;
-  std::int64_t row_unit = 1;                                    // prepared rows and sums come in multiples of this
-  std::int64_t tile_rows = 1;                                   // most prepared rows of a tile
+  std::int64_t row_unit = 1;   // prepared rows and sums come in multiples of this
+  std::int64_t tile_rows = 1;  // most prepared rows of a tile
+  // How a call of more than one tile is cut. The prepared rows of a block over a chunk of K stay in L2, and so do the
+  // panels of a group.
+  std::int64_t block_rows = 192;  // of x; with any parts a multiple of row_unit and tile_rows
+  std::int64_t chunk = 512;       // a multiple of kStep
+  std::int64_t group_panels = 4;
   std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;  // 1, 2 or 4; fewer may come at the end
   std::int64_t (*row_bytes)(std::int64_t padded_k) = nullptr;   // of a prepared row
   std::int64_t (*parts)(DType x) = nullptr;                     // of a row; nullptr for 1
