@@ -65,15 +65,10 @@ struct Workspace {
   float* totals;
 };
 
-// A kernel that widens ahead has a chunk in use and one on its way.
-std::int64_t kept_chunks(const Plan& plan) { return plan.kernels.widen == nullptr ? 1 : 2; }
-
-std::int64_t workspace_bytes(const Plan& plan) {
-  return kept_chunks(plan) * aligned(plan.kept_bytes()) + 2 * aligned(plan.sums_bytes());
-}
+std::int64_t workspace_bytes(const Plan& plan) { return aligned(plan.kept_bytes()) + 2 * aligned(plan.sums_bytes()); }
 
 Workspace workspace_at(const Plan& plan, std::byte* memory) {
-  std::byte* sums = memory + kept_chunks(plan) * aligned(plan.kept_bytes());
+  std::byte* sums = memory + aligned(plan.kept_bytes());
   return {memory, reinterpret_cast<float*>(sums), reinterpret_cast<float*>(sums + aligned(plan.sums_bytes()))};
 }
 
@@ -146,27 +141,6 @@ void store_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles,
   }
 }
 
-// The widening of a whole chunk of kernels.kept_panels panels, or what is left of `panels`, into `kept`.
-Widening widening_of(const Plan& plan, const Chunk& chunk, std::int64_t first_panel, std::int64_t panels,
-                     std::byte* kept) {
-  Widening widening;
-  widening.codes = plan.packed.panel_codes(first_panel, chunk_begin(chunk));
-  widening.panel_codes = plan.packed.padded_k * kPanelColumns;
-  widening.kept = kept;
-  widening.panel_kept = plan.panel_kept();
-  widening.panels = std::min(plan.kernels.kept_panels, panels);
-  widening.end = chunk_length(chunk);
-  return widening;
-}
-
-// Part `part` of `parts` of a whole widening.
-Widening part_of(const Widening& whole, std::int64_t k_step, std::int64_t part, std::int64_t parts) {
-  Widening result = whole;
-  result.begin = part_begin(whole.end / k_step, parts, part) * k_step;
-  result.end = part_begin(whole.end / k_step, parts, part + 1) * k_step;
-  return result;
-}
-
 void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles, std::int64_t first_panel,
                      std::int64_t panels, const Workspace& workspace) {
   const PackedFp8& packed = plan.packed;
@@ -190,32 +164,18 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
     call.row_scales_stride = blocks;
     call.row_scales_step = 1;
   }
-  // Widened ahead: one chunk is in use, the other on its way.
-  const bool widens_ahead = !one_tile && kernels.widen != nullptr;
-  std::byte* next_kept = workspace.kept + aligned(plan.kept_bytes());
   const Chunks& chunks = plan.chunks();
-  if (widens_ahead) {
-    kernels.widen(packed.dtype, widening_of(plan, chunks.front(), first_panel, panels, call.kept));
-  }
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     call.pieces = chunks[c];
     for (std::int64_t panel = 0, width = most_panels; panel < panels; panel += width) {
       while (width > panels - panel) width /= 2;
-      Widening next;
-      if (widens_ahead && panel + width < panels) {
-        next = widening_of(plan, chunks[c], first_panel + panel + width, panels - panel - width, next_kept);
-      } else if (widens_ahead && c + 1 < chunks.size()) {
-        next = widening_of(plan, chunks[c + 1], first_panel, panels, next_kept);
-      }
       call.codes = packed.panel_codes(first_panel + panel, chunk_begin(chunks[c]));
       call.scales = plan.scales_when_stored() ? nullptr : packed.panel_scales(first_panel + panel, 0);
       for (std::int64_t tile = 0; tile < tiles; ++tile) {
         const std::int64_t first_row = plan.tile_begin(first_tile + tile);
         const std::int64_t rows = plan.tile_begin(first_tile + tile + 1) - first_row;
         if (plan.quantizer != nullptr) call.row_scales = plan.row_scales + first_row * blocks;
-        const bool keeps = tile == 0 && !widens_ahead;
-        const Weights source = one_tile ? Weights::kCodes : keeps ? Weights::kCodesAndKeep : Weights::kKept;
-        call.next = part_of(next, kernels.packing.k_step, tile, tiles);
+        const Weights source = one_tile ? Weights::kCodes : tile == 0 ? Weights::kCodesAndKeep : Weights::kKept;
         call.x = plan.x.tile(first_tile + tile, chunks[c]);
         call.sums = workspace.sums + (panel * tiles + tile) * plan.tile_sums();
         call.totals = workspace.totals + (panel * tiles + tile) * plan.tile_sums();
@@ -226,7 +186,6 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
         }
         kernels.multiply(packed.dtype, source, rows, width, call);
       }
-      if (widens_ahead) std::swap(call.kept, next_kept);
     }
   }
   if (!kernels.stores_outputs) store_panels(plan, first_tile, tiles, first_panel, panels, workspace.totals);
@@ -305,9 +264,10 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   if (m == 0) return;
   Plan plan{kernels, packed, arguments, quantizer};
   plan.tiles = divide_up(m, kernels.tile_rows);
-  // Of the second-level cache three eighths are for x, beside the sums and the weights that come next.
-  const std::int64_t x_share = context.device().l2_bytes * 3 / 8;
-  const std::int64_t chunk_tile_bytes = kernels.tile_rows * kernels.packing.chunk_k * kernels.x_bytes;
+  // The rest of the second-level cache is for the sums and the weights that come next.
+  const std::int64_t x_share = context.device().l2_bytes * kernels.x_eighths / 8;
+  const std::int64_t chunk_k = std::min(kernels.packing.chunk_k, packed.padded_k);
+  const std::int64_t chunk_tile_bytes = kernels.tile_rows * chunk_k * kernels.x_bytes;
   plan.row_blocks = divide_up(plan.tiles, std::max<std::int64_t>(1, x_share / chunk_tile_bytes));
   const std::int64_t work = m * packed.panels * kPanelColumns * packed.padded_k;
   const std::int64_t useful_threads =

@@ -20,17 +20,6 @@ namespace scaledmm::fp8 {
 // Where a tile gets its weights: from the codes; from the codes, leaving them widened for other tiles; or widened.
 enum class Weights : std::uint8_t { kCodes, kCodesAndKeep, kKept };
 
-// A chunk of panels to be widened: all of its steps, or, a part at a time, while tiles meet the chunk before.
-struct Widening {
-  const std::uint8_t* codes = nullptr;  // as in TileCall
-  std::int64_t panel_codes = 0;
-  std::byte* kept = nullptr;
-  std::int64_t panel_kept = 0;
-  std::int64_t panels = 0;
-  std::int64_t begin = 0;  // k, multiples of k_step
-  std::int64_t end = 0;
-};
-
 // One tile times one or more panels, over the pieces of a chunk.
 struct TileCall {
   const std::byte* x = nullptr;  // the packed tile
@@ -50,7 +39,6 @@ struct TileCall {
   const float* row_scales = nullptr;  // of row r, block b at r * row_scales_stride + b * row_scales_step
   std::int64_t row_scales_stride = 0;
   std::int64_t row_scales_step = 0;  // both 0: one value, 1
-  Widening next;                     // of kernels that widen; with Weights::kKept
   const StoreCall* store = nullptr;  // of kernels that store: outputs take the place of the last block's totals
 
   std::int64_t length() const { return pieces.back().position + pieces.back().steps - pieces.front().position; }
@@ -66,9 +54,10 @@ struct TileKernels {
   Packing packing;                       // a chunk should stay in L1
   std::int64_t kept_panels = 1;          // panels of a chunk
   std::int64_t group_panels = 8;         // that reuse a chunk of x from L2 before it is left, at most
+  std::int64_t x_eighths = 3;            // of the second-level cache, for the chunk of x of one row block
   bool stores_outputs = false;           // multiply stores y from sums that are still in L1
   std::int64_t x_bytes = 4;              // of an activation in a packed tile
-  std::int64_t kept_bytes = 4;           // of a widened weight; 0 where weights are used as they are
+  std::int64_t kept_bytes = 4;           // of a widened weight; 0 where every tile takes the codes
   CodeForm code_form = CodeForm::kBF16;  // what pack_row takes of quantized activations
   // Panels that one call with Weights::kCodes takes for so many rows: 1, 2 or 4. Fewer may come at the end.
   std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;
@@ -77,9 +66,6 @@ struct TileKernels {
   float (*pack_row)(const TileRows& rows, std::int64_t row) = nullptr;
   void (*multiply)(DType weights, Weights source, std::int64_t rows, std::int64_t panels,
                    const TileCall& call) = nullptr;
-  // Widens on its own, for kernels whose products leave the vector units idle: there the chunk that comes next is
-  // widened meanwhile, and Weights::kCodesAndKeep is not used. nullptr where the first tile widens for the others.
-  void (*widen)(DType weights, const Widening& widening) = nullptr;
   // Around a thread's calls of multiply; nullptr for nothing.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;

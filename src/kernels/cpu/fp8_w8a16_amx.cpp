@@ -29,24 +29,23 @@ constexpr std::int64_t kTileK = 32;  // bf16 numbers of a tile row
 std::int64_t panels_at_once(std::int64_t) { return 2; }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call);
-void widen(DType weights, const Widening& widening);
 void configure_tiles();
 void release_tiles();
 
 constexpr TileKernels kTileKernels{
     .tile_rows = kTileRows,
     .row_unit = 16,
-    // 16 KiB of bf16 weights in two panels: they and those that come next stay in L1.
-    .packing = {.k_step = kTileK, .order = Order::kPairs, .chunk_k = 256},
+    // A tile has the whole of K in one go where the second-level cache holds a few tiles of x beside the codes.
+    .packing = {.k_step = kTileK, .order = Order::kPairs, .chunk_k = 4096},
     .kept_panels = 2,
     .group_panels = 32,
+    .x_eighths = 2,
     .stores_outputs = true,
     .x_bytes = 2,
-    .kept_bytes = 2,
+    .kept_bytes = 0,
     .panels_at_once = panels_at_once,
     .pack_row = pack_bf16_tiles,
     .multiply = multiply_tile,
-    .widen = widen,
     .begin = configure_tiles,
     .end = release_tiles,
 };
@@ -139,139 +138,72 @@ SCALEDMM_INLINE inline void multiply_step(const std::byte* x0, const std::byte* 
   }
 }
 
-// Calls step(i) for every step of the call, and adds up pieces.
-template <int kHalves, int kPanels, class Step>
-SCALEDMM_INLINE inline void multiply_pieces(std::int64_t rows, const TileCall& call, const Step& step) {
+// Part `part` of kHalves of one step of one panel. One line in four is fetched, `ahead` bytes on: that is enough for
+// the cache to fetch the rest on its own, and more would take the buffers that loads need.
+template <int kHalves>
+SCALEDMM_INLINE inline void widen_part(const Widener& widener, const std::uint8_t* codes, std::int64_t ahead,
+                                       std::byte* wide, std::int64_t part) {
+  constexpr std::int64_t kGroups = kStepGroups / kHalves;
+  codes += part * kGroups * kGroupBytes;
+  wide += part * kGroups * kWideBytes;
+  SCALEDMM_UNROLL
+  for (std::int64_t i = 0; i < kGroups; ++i) {
+    if (i % 4 == 0) _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + ahead), _MM_HINT_T1);
+    widen_group(widener, codes + i * kGroupBytes, wide + i * kWideBytes);
+  }
+}
+
+// Weights are widened into a ring that stays in L1, two steps ahead of their product: a tile load waits until the
+// stores of its data have left the store buffer. Every tile widens them anew, which hides behind two products a panel
+// and step; widened weights that are kept would be loads from L2 and short chunks of K.
+template <int kHalves, int kPanels>
+void multiply_tile_as(DType weights, std::int64_t rows, const TileCall& call) {
+  constexpr std::int64_t kPanelRing = kRing * kTileBytes;
+  constexpr std::int64_t kStepCodes = kTileK * kPanelColumns;
+  constexpr std::int64_t kFetchSteps = 16;
+  const Widener widener(fp8_numbering(weights));
+  const std::int64_t steps = call.length() / kTileK;
+  const std::byte* x0 = call.x;
+  const std::byte* x1 = x0 + steps * kTileBytes;
+  alignas(64) std::byte wide[kPanels * kPanelRing];
+  const auto ring = [&](std::int64_t i) { return wide + i % kRing * kTileBytes; };
+  const auto codes = [&](std::int64_t i) { return call.codes + i * kStepCodes; };
+  // Behind the last codes of these panels come those of the same chunk of the next.
+  const std::int64_t ahead = kFetchSteps * kStepCodes;
+  const std::int64_t ahead_in_next = ahead - steps * kStepCodes + kPanels * call.panel_codes;
+  for (std::int64_t i = 0; i < std::min(kAhead, steps); ++i) {
+    for (int p = 0; p < kPanels; ++p) {
+      widen_part<1>(widener, codes(i) + p * call.panel_codes, ahead, ring(i) + p * kPanelRing, 0);
+    }
+  }
   std::int64_t i = 0;
   for (const Piece& piece : call.pieces) {
     begin_piece<kHalves, kPanels>(piece, call);
-    for (const std::int64_t end = i + piece.steps / kTileK; i < end; ++i) step(i);
+    for (const std::int64_t end = i + piece.steps / kTileK; i < end; ++i) {
+      stores_before_tile_loads();
+      // At the end the last step is widened again, to a place of the ring that nothing reads.
+      const std::int64_t widened = std::min(i + kAhead, steps - 1);
+      const std::uint8_t* from = codes(widened);
+      const std::int64_t fetched = widened + kFetchSteps < steps ? ahead : ahead_in_next;
+      std::byte* to = ring(i + kAhead);
+      const std::byte* w = ring(i);
+      multiply_step<kHalves, kPanels>(
+          x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing, [&](int product) SCALEDMM_INLINE {
+            const int p = product / kHalves;
+            widen_part<kHalves>(widener, from + p * call.panel_codes, fetched, to + p * kPanelRing, product % kHalves);
+          });
+    }
     end_piece<kHalves, kPanels>(piece, rows, call);
   }
 }
 
-// Part `part` of kHalves of one step of one panel. One line in four is fetched ahead: that is enough for the cache to
-// fetch the rest on its own, and more would take the buffers that loads need.
-template <int kHalves>
-SCALEDMM_INLINE inline void widen_part(const Widener& widener, const std::uint8_t* codes, std::byte* kept,
-                                       std::int64_t part) {
-  constexpr std::int64_t kPrefetchBytes = 8192;
-  constexpr std::int64_t kGroups = kStepGroups / kHalves;
-  codes += part * kGroups * kGroupBytes;
-  kept += part * kGroups * kWideBytes;
-  SCALEDMM_UNROLL
-  for (std::int64_t i = 0; i < kGroups; ++i) {
-    if (i % 4 == 0) {
-      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + kPrefetchBytes), _MM_HINT_T1);
-    }
-    widen_group(widener, codes + i * kGroupBytes, kept + i * kWideBytes);
-  }
-}
-
-// Weights that are read once are widened into a ring that stays in L1, two steps ahead of their product: a tile load
-// waits until the stores of its data have left the store buffer.
-template <int kHalves, int kPanels>
-void multiply_codes(const Widener& widener, std::int64_t rows, const TileCall& call) {
-  const std::int64_t steps = call.length() / kTileK;
-  const std::byte* x0 = call.x;
-  const std::byte* x1 = x0 + steps * kTileBytes;
-  constexpr std::int64_t kPanelRing = kRing * kTileBytes;
-  const auto ring = [&](std::int64_t i) { return call.kept + i % kRing * kTileBytes; };
-  const auto codes = [&](std::int64_t i) { return call.codes + i * kTileK * kPanelColumns; };
-  for (std::int64_t i = 0; i < std::min(kAhead, steps); ++i) {
-    for (int p = 0; p < kPanels; ++p) {
-      widen_part<1>(widener, codes(i) + p * call.panel_codes, ring(i) + p * kPanelRing, 0);
-    }
-  }
-  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) SCALEDMM_INLINE {
-    stores_before_tile_loads();
-    // At the end the last step is widened again, to a place of the ring that nothing reads.
-    const std::uint8_t* from = codes(std::min(i + kAhead, steps - 1));
-    std::byte* to = ring(i + kAhead);
-    const std::byte* w = ring(i);
-    multiply_step<kHalves, kPanels>(
-        x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing, [&](int product) SCALEDMM_INLINE {
-          const int p = product / kHalves;
-          widen_part<kHalves>(widener, from + p * call.panel_codes, to + p * kPanelRing, product % kHalves);
-        });
-  });
-}
-
-// What comes next, widened group by group behind products.
-class WidenAhead {
- public:
-  WidenAhead(const Widener& widener, const Widening& next, std::int64_t products)
-      : widener_(widener),
-        codes_(next.codes + next.begin * kPanelColumns),
-        kept_(next.kept + next.begin / kTileK * kTileBytes),
-        panel_groups_((next.end - next.begin) / kTileK * kStepGroups),
-        left_in_panel_(panel_groups_),
-        codes_jump_(next.panel_codes - panel_groups_ * kGroupBytes),
-        kept_jump_(next.panel_kept - panel_groups_ * kWideBytes),
-        groups_(panel_groups_ * next.panels),
-        products_(products) {}
-
-  SCALEDMM_INLINE void after_product() {
-    for (due_ += groups_; due_ >= products_; due_ -= products_) {
-      widen_group(widener_, codes_, kept_);
-      codes_ += kGroupBytes;
-      kept_ += kWideBytes;
-      if (--left_in_panel_ > 0) continue;
-      left_in_panel_ = panel_groups_;
-      codes_ += codes_jump_;
-      kept_ += kept_jump_;
-    }
-  }
-
- private:
-  const Widener& widener_;
-  const std::uint8_t* codes_;
-  std::byte* kept_;
-  std::int64_t panel_groups_;
-  std::int64_t left_in_panel_;
-  std::int64_t codes_jump_;
-  std::int64_t kept_jump_;
-  std::int64_t groups_;
-  std::int64_t products_;
-  std::int64_t due_ = 0;
-};
-
-// Weights that were widened before.
-template <int kHalves, int kPanels>
-void multiply_kept(const Widener& widener, std::int64_t rows, const TileCall& call) {
-  const std::int64_t steps = call.length() / kTileK;
-  const std::byte* x0 = call.x;
-  const std::byte* x1 = x0 + steps * kTileBytes;
-  WidenAhead ahead(widener, call.next, steps * kHalves * kPanels);
-  multiply_pieces<kHalves, kPanels>(rows, call, [&](std::int64_t i) SCALEDMM_INLINE {
-    const std::byte* w = call.kept + i * kTileBytes;
-    multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + call.panel_kept,
-                                    [&](int) SCALEDMM_INLINE { ahead.after_product(); });
-  });
-  stores_before_tile_loads();
-}
-
-void widen(DType weights, const Widening& widening) {
-  const Widener widener(fp8_numbering(weights));
-  WidenAhead all(widener, widening, 1);
-  all.after_product();
-  stores_before_tile_loads();
-}
-
-template <int kHalves, int kPanels>
-void multiply_tile_as(DType weights, Weights source, std::int64_t rows, const TileCall& call) {
-  const Widener widener(fp8_numbering(weights));
-  if (source == Weights::kCodes) return multiply_codes<kHalves, kPanels>(widener, rows, call);
-  multiply_kept<kHalves, kPanels>(widener, rows, call);
-}
-
-void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call) {
+void multiply_tile(DType weights, Weights, std::int64_t rows, std::int64_t panels, const TileCall& call) {
   if (rows > 16) {
-    if (panels == 2) return multiply_tile_as<2, 2>(weights, source, rows, call);
-    return multiply_tile_as<2, 1>(weights, source, rows, call);
+    if (panels == 2) return multiply_tile_as<2, 2>(weights, rows, call);
+    return multiply_tile_as<2, 1>(weights, rows, call);
   }
-  if (panels == 2) return multiply_tile_as<1, 2>(weights, source, rows, call);
-  multiply_tile_as<1, 1>(weights, source, rows, call);
+  if (panels == 2) return multiply_tile_as<1, 2>(weights, rows, call);
+  multiply_tile_as<1, 1>(weights, rows, call);
 }
 
 SCALEDMM_TARGET_END

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/shares.hpp"
 
@@ -51,7 +52,7 @@ class Worker {
  public:
   Worker(const Int8Weights& weights, const ApplyArguments& arguments, const Int8Method& method,
          const Schedule& schedule, const CodeRows& codes, const Int8RowScale* scales, std::int64_t first_row,
-         std::byte* memory)
+         std::int64_t index, std::byte* memory)
       : weights_(weights),
         arguments_(arguments),
         method_(method),
@@ -59,10 +60,17 @@ class Worker {
         schedule_(schedule),
         scales_(scales),
         first_row_(first_row),
-        totals_(reinterpret_cast<float*>(memory + schedule.sums_bytes)) {
+        index_(index),
+        totals_(reinterpret_cast<float*>(memory + schedule.sums_bytes)),
+        other_sums_(reinterpret_cast<std::int32_t*>(memory + schedule.sums_bytes)) {
     rectangle_.codes = &codes;
     rectangle_.weights = &weights;
     rectangle_.sums = reinterpret_cast<std::int32_t*>(memory);
+  }
+
+  // Block scales need totals, methods that write behind a second rectangle of sums.
+  static std::int64_t bytes(const Schedule& schedule, const Int8Weights& weights, const Int8Method& method) {
+    return schedule.sums_bytes * (weights.block_scaled || method.writes_behind ? 2 : 1);
   }
 
   // Rows [begin, end) of this pass against one column tile. The tile after it comes next, or none.
@@ -77,8 +85,10 @@ class Worker {
     rectangle_.y_stride_bytes = arguments_.y_stride * y_bytes;
     const std::int64_t tiles = ceil_div(end - begin, method_.rows);
     rectangle_.streams = tiles == 1;
+    // Threads begin at different rows, whose codes lie in the caches of the threads that quantized them.
+    const std::int64_t turn = index_ * tiles / schedule_.workers;
     for (std::int64_t t = 0; t < tiles; ++t) {
-      rectangle_.first_row = begin + t * method_.rows;
+      rectangle_.first_row = begin + (t + turn) % tiles * method_.rows;
       rectangle_.rows = std::min(method_.rows, end - rectangle_.first_row);
       rectangle_.y = static_cast<const std::byte*>(arguments_.y) +
                      (first_row_ + rectangle_.first_row) * rectangle_.y_stride_bytes +
@@ -86,6 +96,11 @@ class Worker {
       const std::int64_t done = next_bytes * t / tiles;
       fill(weights_.panel(next_panel) + done, next_bytes * (t + 1) / tiles - done);
     }
+  }
+
+  // Writes what still waits.
+  void finish() {
+    for (std::int64_t row = 0; row < pending_.sums.rows; ++row) pending_.write(row);
   }
 
  private:
@@ -96,8 +111,11 @@ class Worker {
                         method_.offset};
     const std::int64_t m = first_row_ + rectangle_.first_row;
     if (!weights_.block_scaled) {
+      rectangle_.pending = &pending_;
       multiply_segment(0, next, next_bytes);
-      return rows_.write_sums(weights_, arguments_, m, sums);
+      if (!method_.writes_behind) return rows_.write_sums(weights_, arguments_, m, sums);
+      pending_ = {&rows_, &weights_, &arguments_, m, sums};
+      return std::swap(rectangle_.sums, other_sums_);
     }
     const std::int64_t rows = round_up(rectangle_.rows, method_.row_step);
     std::memset(totals_, 0, static_cast<std::size_t>(rows * rectangle_.stride) * sizeof(float));
@@ -139,7 +157,10 @@ class Worker {
   const Schedule& schedule_;
   const Int8RowScale* scales_;
   std::int64_t first_row_;
+  std::int64_t index_;
   float* totals_;
+  std::int32_t* other_sums_;
+  Int8Outputs pending_;
   Int8Rectangle rectangle_;
 };
 
@@ -150,7 +171,7 @@ void multiply_pass(const LayerConfig& config, const Int8Weights& weights, const 
   const Schedule schedule(weights, codes, method, rows, context.threads(), context.device().l2_bytes);
   const std::int64_t scales_bytes = round_up(rows * static_cast<std::int64_t>(sizeof(Int8RowScale)), kAlignment);
   const std::int64_t codes_bytes = round_up(rows, method.row_step) * codes.row_bytes;
-  const std::int64_t worker_bytes = schedule.sums_bytes * (weights.block_scaled ? 2 : 1);
+  const std::int64_t worker_bytes = Worker::bytes(schedule, weights, method);
   const std::int64_t workers_bytes = schedule.workers * worker_bytes;
   std::byte* memory = context.scratch(scales_bytes + codes_bytes + workers_bytes + Shares::bytes(schedule.workers));
   auto* scales = reinterpret_cast<Int8RowScale*>(memory);
@@ -167,7 +188,8 @@ void multiply_pass(const LayerConfig& config, const Int8Weights& weights, const 
 
   const Shares shares(schedule.tasks(), schedule.workers, worker_memory + workers_bytes);
   context.parallel(schedule.workers, [&](std::int64_t index) {
-    Worker worker(weights, arguments, method, schedule, codes, scales, first, worker_memory + index * worker_bytes);
+    Worker worker(weights, arguments, method, schedule, codes, scales, first, index,
+                  worker_memory + index * worker_bytes);
     if (method.enter != nullptr) method.enter();
     shares.run([&](std::int64_t task) {
       const std::int64_t begin = task / schedule.column_tasks * schedule.block_m;
@@ -176,11 +198,20 @@ void multiply_pass(const LayerConfig& config, const Int8Weights& weights, const 
       const std::int64_t end_tile = std::min(tile + schedule.tiles_per_task, schedule.column_tiles);
       for (std::int64_t t = tile; t < end_tile; ++t) worker.run(begin, end, t, t + 1 == end_tile);
     });
+    worker.finish();
     if (method.leave != nullptr) method.leave();
   });
 }
 
 }  // namespace
+
+void Int8Outputs::write(std::int64_t row) const {
+  Int8Sums one = sums;
+  one.sums += row * sums.stride;
+  one.scales += row;
+  one.rows = 1;
+  functions->write_sums(*weights, *arguments, m + row, one);
+}
 
 void multiply_int8(const LayerConfig& config, const Int8Weights& weights, const ApplyArguments& arguments,
                    const Int8Method& method, Context& context) {

@@ -14,6 +14,17 @@
 
 namespace scaledmm {
 
+// Rows of sums that wait to be written to y.
+struct Int8Outputs {
+  const Int8RowFunctions* functions = nullptr;
+  const Int8Weights* weights = nullptr;
+  const ApplyArguments* arguments = nullptr;
+  std::int64_t m = 0;  // of the first row
+  Int8Sums sums;       // of no row where none wait
+
+  void write(std::int64_t row) const;
+};
+
 // sums[r * stride + c] = sum of code * weight over `length` places from `place` on, for `rows` rows of codes and all
 // columns of `panels` panels. All sums are written; those of columns past N come from weights of 0.
 struct Int8Rectangle {
@@ -31,6 +42,8 @@ struct Int8Rectangle {
   // takes the place of writing the sums.
   float* totals = nullptr;
   const float* sw = nullptr;
+  // For methods that write behind: rows of another rectangle, all to be written meanwhile.
+  const Int8Outputs* pending = nullptr;
   // For prefetching. One rectangle has all rows of its block, so the weights are read once, from memory; or else this
   // is its part of the weights that the thread takes next, none at the end.
   bool streams = false;
@@ -45,6 +58,7 @@ struct Int8Method {
   const Int8RowFunctions& (*row_functions)() = int8_rows_avx2;
   bool offset = false;             // codes are stored plus 128
   bool adds_to_totals = false;     // where no row has a zero point
+  bool writes_behind = false;      // multiply writes the pending outputs
   std::int64_t rows = 1;           // of a rectangle, at most
   std::int64_t row_step = 1;       // sums hold a multiple of so many rows
   std::int64_t panels = 1;         // of a rectangle, at most

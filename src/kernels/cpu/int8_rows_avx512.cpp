@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdlib>
 #include <limits>
+#include <type_traits>
 #include <variant>
 
 #include "device/target.hpp"
@@ -113,6 +114,36 @@ void quantize_values(const Int8Weights& weights, const typename Load::Element* x
   }
 }
 
+// The same for bf16 and tiles, a row of a tile at a time: even and odd values apart until they are bytes.
+void quantize_bf16_tiles(const Int8Weights& weights, const std::uint16_t* x, const Int8Scale& scale, std::byte* row) {
+  constexpr std::int64_t kWords = kTileBytes / 2;
+  const __m512 inverse = _mm512_set1_ps(scale.inverse);
+  const __m512i zero_point = _mm512_set1_epi32(scale.zero_point);
+  const __m512i odd_bits = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  // The packs leave 4 even and 4 odd codes of the first 32 values and then of the others in each 16 bytes.
+  const __m512i bytes_in_order = _mm512_set4_epi32(0x0f0b0e0a, 0x0d090c08, 0x07030602, 0x05010400);
+  const __m512i eights_in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+  const auto steps = [&](__m512i bits) {
+    const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(bits), inverse));
+    return _mm512_add_epi32(rounded, zero_point);
+  };
+  const auto words = [&](__m512i values) {
+    return _mm512_packs_epi32(steps(_mm512_slli_epi32(values, 16)), steps(_mm512_and_si512(values, odd_bits)));
+  };
+  for (const Int8Segment segment : weights.segments) {
+    for (std::int64_t i = 0; i < segment.padded; i += kTileBytes) {
+      const auto* from = x + segment.begin + i;
+      const auto load = [&](std::int64_t at) {
+        const std::int64_t count = std::clamp<std::int64_t>(segment.length - i - at, 0, kWords);
+        return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << count) - 1), from + at);
+      };
+      const __m512i bytes =
+          _mm512_shuffle_epi8(_mm512_packs_epi16(words(load(0)), words(load(kWords))), bytes_in_order);
+      _mm512_store_si512(row + (segment.place + i) * kTileRows, _mm512_permutexvar_epi64(eights_in_order, bytes));
+    }
+  }
+}
+
 template <class Load>
 Int8RowScale quantize_float_row(const LayerConfig& config, const Int8Weights& weights, const ApplyArguments& arguments,
                                 std::int64_t m, CodeLayout layout, std::byte* row) {
@@ -120,7 +151,13 @@ Int8RowScale quantize_float_row(const LayerConfig& config, const Int8Weights& we
   const bool symmetric = std::get<Int8ScaledMMLinearLayerConfig>(config).input_symmetric;
   const Int8Scale scale = scale_of_row<Load>(x, weights.k, symmetric);
   if (scale.prescale != 1.0f) return quantize_int8_row(config, weights, arguments, m, layout, row);
-  if (layout == CodeLayout::kTiles) quantize_values<CodeLayout::kTiles, Load>(weights, x, scale, row);
+  if (layout == CodeLayout::kTiles) {
+    if constexpr (std::is_same_v<Load, LoadBF16>) {
+      quantize_bf16_tiles(weights, x, scale, row);
+    } else {
+      quantize_values<CodeLayout::kTiles, Load>(weights, x, scale, row);
+    }
+  }
   if (layout == CodeLayout::kOffsetBytes) quantize_values<CodeLayout::kOffsetBytes, Load>(weights, x, scale, row);
   if (layout == CodeLayout::kInt16) quantize_values<CodeLayout::kInt16, Load>(weights, x, scale, row);
   return {scale.scale, scale.zero_point};

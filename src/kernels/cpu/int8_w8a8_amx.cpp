@@ -16,7 +16,6 @@ namespace {
 constexpr std::int64_t kTileRows = 16;  // of every tile: codes, weights (4 of K each) and sums
 constexpr std::int64_t kTileK = 64;     // bytes of a tile row: what one TDPBSSD takes of K
 constexpr std::int64_t kTileBytes = kTileRows * kTileK;
-constexpr std::int64_t kPanels = 2;  // 2 x 2 tiles of sums: each tile of codes and weights is used twice
 
 // codes[n / 16][p / 4][n % 16][p % 4], see int8_packing.hpp: sixteen p / 4 in a row are one tile
 constexpr Int8Tile kTile{kInt8PanelN, kTileK, 4};
@@ -26,16 +25,24 @@ void multiply_blocks(const Int8Rectangle&);
 void configure_tiles();
 void release_tiles();
 
-constexpr Int8Method kMethod{.layout = CodeLayout::kTiles,
-                             .row_functions = int8_rows_avx512,
-                             .rows = 2 * kTileRows,
-                             .row_step = kTileRows,
-                             .panels = kPanels,
-                             .block_eighths = 4,
-                             .multiply = multiply_tiles,
-                             .multiply_blocks = multiply_blocks,
-                             .enter = configure_tiles,
-                             .leave = release_tiles};
+constexpr Int8Method method_of(std::int64_t rows, std::int64_t panels) {
+  return {.layout = CodeLayout::kTiles,
+          .row_functions = int8_rows_avx512,
+          .writes_behind = true,
+          .rows = rows,
+          .row_step = kTileRows,
+          .panels = panels,
+          .block_eighths = 4,
+          .multiply = multiply_tiles,
+          .multiply_blocks = multiply_blocks,
+          .enter = configure_tiles,
+          .leave = release_tiles};
+}
+
+// 2 x 2 tiles of sums: each tile of codes and weights is used twice. Few rows have four panels, hence four streams of
+// weights from memory, and read their codes half as often.
+constexpr Int8Method kMethod = method_of(2 * kTileRows, 2);
+constexpr Int8Method kFewRows = method_of(kTileRows, 4);
 
 class Kernel final : public Int8Kernel {
  public:
@@ -58,7 +65,7 @@ class Kernel final : public Int8Kernel {
 
  private:
   const Int8Tile& tile() const override { return kTile; }
-  Int8Method method(std::int64_t) const override { return kMethod; }
+  Int8Method method(std::int64_t m) const override { return m > kTileRows ? kMethod : kFewRows; }
 };
 
 }  // namespace
@@ -100,77 +107,137 @@ void configure_tiles() {
 
 void release_tiles() { _tile_release(); }
 
-// Tiles of one rectangle: codes from x[0], x[1], weights from w[0], w[1], one tile further each step of K.
-class TileStream {
+// Weights on their way to the second-level cache: one line in `stride`, evenly over the steps.
+class WeightFetch {
  public:
-  TileStream(const Int8Rectangle& a, std::int64_t length)
-      : streams_(a.streams),
-        next_(a.next),
-        next_lines_(a.streams ? 0 : (a.next_bytes / kTileK + length / kTileK - 1) / (length / kTileK)),
-        y_(a.y),
-        y_stride_bytes_(a.y_stride_bytes),
-        y_rows_(a.rows) {
-    for (int i = 0; i < 2; ++i) {
-      // A second tile that is not there is not read.
-      const std::int64_t row = i * kTileRows < a.rows ? i * kTileRows : 0;
-      const std::int64_t panel = i < a.panels ? i : 0;
-      x_[i] = a.codes->row(a.first_row + row) + a.place * kTileRows;
-      w_[i] = a.weights->panel(a.first_panel + panel) + a.place * kInt8PanelN;
-    }
-  }
+  WeightFetch() = default;
+  WeightFetch(const std::int8_t* from, std::int64_t bytes, std::int64_t stride, std::int64_t steps)
+      : next_(from), stride_bytes_(stride * kTileK), fetches_((bytes / kTileK + stride - 1) / stride), steps_(steps) {}
 
-  // One step of K. Tile registers 0-3 hold sums, by row half and panel, 4-5 codes, 6-7 weights. Each code and weight
-  // tile is zeroed right after its last use: where the sibling thread leaves few physical tiles, fewer live ones are
-  // faster (1.4 to 1.9 times), and elsewhere it costs nothing. Calls after() behind each product.
-  template <int kHalves, int kPanels, class After>
-  void multiply(const After& after) {
-    _tile_loadd(4, x_[0], kTileK);
-    _tile_loadd(6, w_[0], kTileK);
-    _tile_dpbssd(0, 4, 6);
-    after();
-    if constexpr (kHalves == 1) _tile_zero(6);
-    if constexpr (kPanels == 2) {
-      _tile_loadd(7, w_[1], kTileK);
-      _tile_dpbssd(1, 4, 7);
-      after();
-    }
-    _tile_zero(4);
-    if constexpr (kHalves == 2) {
-      _tile_loadd(5, x_[1], kTileK);
-      _tile_dpbssd(2, 5, 6);
-      after();
-      _tile_zero(6);
-      if constexpr (kPanels == 2) {
-        _tile_dpbssd(3, 5, 7);
-        after();
-      }
-      _tile_zero(5);
-    }
-    if constexpr (kPanels == 2) _tile_zero(7);
-    prefetch<kPanels>();
-    for (int i = 0; i < 2; ++i) {
-      x_[i] += kTileBytes;
-      w_[i] += kTileBytes;
+  void step() {
+    for (due_ += fetches_; due_ >= steps_; due_ -= steps_) {
+      _mm_prefetch(reinterpret_cast<const char*>(next_), _MM_HINT_T2);
+      next_ += stride_bytes_;
     }
   }
 
  private:
-  // Weights that are read once are fetched a little ahead. Where many rows keep those of this rectangle in the cache,
-  // the ones of the next are on their way to the second-level cache; and the rows of y to where they will be written.
-  template <int kPanels>
-  void prefetch() {
-    constexpr std::int64_t kAhead = 4 * kTileBytes;
+  const std::int8_t* next_ = nullptr;
+  std::int64_t stride_bytes_ = 0;
+  std::int64_t fetches_ = 0;
+  std::int64_t steps_ = 1;
+  std::int64_t due_ = 0;
+};
+
+// Tiles of one rectangle: one step of K after the other of kHalves x kPanels tiles, 2 x 2 or 1 x 4 at most.
+template <int kHalves, int kPanels>
+class TileStream {
+ public:
+  TileStream(const Int8Rectangle& a, std::int64_t length)
+      : x_(a.codes->row(a.first_row) + a.place * kTileRows),
+        x_half_(a.codes->row_bytes * kTileRows),
+        w_(a.weights->panel(a.first_panel) + a.place * kInt8PanelN),
+        w_panel_(a.weights->packed_k * kInt8PanelN),
+        streams_(a.streams),
+        steps_left_(length / kTileK - kAheadSteps),
+        y_(a.y),
+        y_stride_bytes_(a.y_stride_bytes),
+        y_rows_(a.totals == nullptr ? 0 : a.rows) {
+    const std::int64_t steps = length / kTileK;
     if (streams_) {
-      for (int i = 0; i < kPanels; ++i) {
+      ahead_in_next_ =
+          a.next_bytes == 0 ? kAheadSteps * kTileBytes : (kAheadSteps - steps) * kTileBytes + (a.next - w_);
+    } else {
+      // Two rectangles alone would have 16 lines a step to fetch, which costs more than it brings: one in 8 then.
+      const std::int64_t stride = a.next_bytes > 12 * kTileK * steps ? 8 : 1;
+      fetch_ = WeightFetch(a.next, a.next_bytes, stride, steps);
+    }
+  }
+
+  // Calls after() behind each product. Each code and weight tile is zeroed right after its last use: where the sibling
+  // thread leaves few physical tiles, fewer live ones are faster (1.4 to 1.9 times), and elsewhere it costs nothing.
+  template <class After>
+  void multiply(const After& after) {
+    if constexpr (kHalves == 2) {
+      multiply_two_rows(after);
+    } else {
+      multiply_one_row(after);
+    }
+    prefetch();
+    x_ += kTileBytes;
+    w_ += kTileBytes;
+  }
+
+ private:
+  static constexpr std::int64_t kAheadSteps = 4;
+
+  // Tile registers 0-3 hold sums, by row half and panel, 4-5 codes, 6-7 weights.
+  template <class After>
+  void multiply_two_rows(const After& after) {
+    _tile_loadd(4, x_, kTileK);
+    _tile_loadd(6, w_, kTileK);
+    _tile_dpbssd(0, 4, 6);
+    after();
+    if constexpr (kPanels == 2) {
+      _tile_loadd(7, w_ + w_panel_, kTileK);
+      _tile_dpbssd(1, 4, 7);
+      after();
+    }
+    _tile_zero(4);
+    _tile_loadd(5, x_ + x_half_, kTileK);
+    _tile_dpbssd(2, 5, 6);
+    after();
+    _tile_zero(6);
+    if constexpr (kPanels == 2) {
+      _tile_dpbssd(3, 5, 7);
+      after();
+      _tile_zero(7);
+    }
+    _tile_zero(5);
+  }
+
+  // Tile registers 0-3 hold sums, 4 codes, 5-7 weights in turn.
+  template <class After>
+  void multiply_one_row(const After& after) {
+    _tile_loadd(4, x_, kTileK);
+    _tile_loadd(5, w_, kTileK);
+    _tile_dpbssd(0, 4, 5);
+    after();
+    _tile_zero(5);
+    if constexpr (kPanels >= 2) {
+      _tile_loadd(6, w_ + w_panel_, kTileK);
+      _tile_dpbssd(1, 4, 6);
+      after();
+      _tile_zero(6);
+    }
+    if constexpr (kPanels >= 3) {
+      _tile_loadd(7, w_ + 2 * w_panel_, kTileK);
+      _tile_dpbssd(2, 4, 7);
+      after();
+      _tile_zero(7);
+    }
+    if constexpr (kPanels >= 4) {
+      _tile_loadd(5, w_ + 3 * w_panel_, kTileK);
+      _tile_dpbssd(3, 4, 5);
+      after();
+      _tile_zero(5);
+    }
+    _tile_zero(4);
+  }
+
+  // Weights that are read once are fetched a little ahead. Where more rows keep those of this rectangle in the cache,
+  // the ones of the next are on their way to it; and, of block scales, the rows of y to where they will be written.
+  void prefetch() {
+    if (streams_) {
+      const std::int8_t* from = w_ + (steps_left_ > 0 ? kAheadSteps * kTileBytes : ahead_in_next_);
+      --steps_left_;
+      for (int p = 0; p < kPanels; ++p, from += w_panel_) {
         for (std::int64_t line = 0; line < kTileBytes; line += kTileK) {
-          _mm_prefetch(reinterpret_cast<const char*>(w_[i] + kAhead + line), _MM_HINT_T0);
+          _mm_prefetch(reinterpret_cast<const char*>(from + line), _MM_HINT_T0);
         }
       }
     }
-    for (std::int64_t i = 0; i < next_lines_; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(next_), _MM_HINT_T2);
-      next_ += kTileK;
-    }
+    fetch_.step();
     if (y_rows_ > 0) {
       __builtin_prefetch(y_, 1);
       y_ += y_stride_bytes_;
@@ -178,11 +245,14 @@ class TileStream {
     }
   }
 
-  const std::byte* x_[2];
-  const std::int8_t* w_[2];
+  const std::byte* x_;
+  std::int64_t x_half_;
+  const std::int8_t* w_;
+  std::int64_t w_panel_;
   bool streams_;
-  const std::int8_t* next_;
-  std::int64_t next_lines_;
+  std::int64_t steps_left_;
+  std::int64_t ahead_in_next_ = 0;
+  WeightFetch fetch_;
   const std::byte* y_;
   std::int64_t y_stride_bytes_;
   std::int64_t y_rows_;
@@ -191,37 +261,47 @@ class TileStream {
 template <int kHalves, int kPanels>
 void zero_sums() {
   _tile_zero(0);
-  if constexpr (kPanels == 2) _tile_zero(1);
-  if constexpr (kHalves == 2) _tile_zero(2);
-  if constexpr (kHalves == 2 && kPanels == 2) _tile_zero(3);
+  if constexpr (kPanels >= 2) _tile_zero(1);
+  if constexpr (kHalves == 2 || kPanels >= 3) _tile_zero(2);
+  if constexpr (kHalves * kPanels == 4) _tile_zero(3);
 }
 
 template <int kHalves, int kPanels>
 void store_sums(std::int32_t* sums, std::int64_t stride) {
   const std::int64_t row_bytes = stride * 4;
+  // Where tiles 2 and 3 belong.
+  std::int32_t* const rest = sums + (kHalves == 2 ? kTileRows * stride : 2 * kInt8PanelN);
   _tile_stored(0, sums, row_bytes);
-  if constexpr (kPanels == 2) _tile_stored(1, sums + kInt8PanelN, row_bytes);
-  if constexpr (kHalves == 2) _tile_stored(2, sums + kTileRows * stride, row_bytes);
-  if constexpr (kHalves == 2 && kPanels == 2) _tile_stored(3, sums + kTileRows * stride + kInt8PanelN, row_bytes);
+  if constexpr (kPanels >= 2) _tile_stored(1, sums + kInt8PanelN, row_bytes);
+  if constexpr (kHalves == 2 || kPanels >= 3) _tile_stored(2, rest, row_bytes);
+  if constexpr (kHalves * kPanels == 4) _tile_stored(3, rest + kInt8PanelN, row_bytes);
 }
 
+// Outputs that wait are written between the steps: in one go, tiles and memory would stand still meanwhile.
 template <int kHalves, int kPanels>
 void multiply_as(const Int8Rectangle& a) {
-  TileStream stream(a, a.length);
+  TileStream<kHalves, kPanels> stream(a, a.length);
+  const std::int64_t steps = a.length / kTileK;
+  const std::int64_t rows = a.pending == nullptr ? 0 : a.pending->sums.rows;
+  std::int64_t row = 0;
   zero_sums<kHalves, kPanels>();
-  for (std::int64_t step = 0; step < a.length / kTileK; ++step) stream.multiply<kHalves, kPanels>([] {});
+  for (std::int64_t step = 0, due = 0; step < steps; ++step) {
+    stream.multiply([] {});
+    for (due += rows; due >= steps; due -= steps) a.pending->write(row++);
+  }
   store_sums<kHalves, kPanels>(a.sums, a.stride);
 }
 
-// The sums of one segment on their way to the totals, eight registers at a time.
+// The sums of one segment on their way to the totals, some registers at a time.
 template <int kPanels>
 class SegmentAdder {
  public:
-  static constexpr std::int64_t kRegisters = 8;
+  static constexpr std::int64_t kRegisters = kPanels == 3 ? 6 : 8;  // whole rows
 
   // Sums [rows][kPanels * 16], and the scales of their columns.
-  SegmentAdder(const std::int32_t* sums, const float* sw, float* totals)
-      : sums_(sums), totals_(totals), scales_{_mm512_loadu_ps(sw), _mm512_loadu_ps(sw + (kPanels - 1) * kInt8PanelN)} {}
+  SegmentAdder(const std::int32_t* sums, const float* sw, float* totals) : sums_(sums), totals_(totals) {
+    for (int p = 0; p < kPanels; ++p) scales_[p] = _mm512_loadu_ps(sw + p * kInt8PanelN);
+  }
 
   void add() {
 #pragma GCC unroll 8
@@ -237,7 +317,7 @@ class SegmentAdder {
  private:
   const std::int32_t* sums_;
   float* totals_;
-  __m512 scales_[2];
+  __m512 scales_[kPanels];
 };
 
 // Block scales: while the tiles multiply one segment, the vector units add the sums of the one before to the totals.
@@ -251,7 +331,7 @@ void multiply_blocks_as(const Int8Rectangle& a) {
   const Int8Weights& weights = *a.weights;
   const auto segments = static_cast<std::int64_t>(weights.segments.size());
   const std::int64_t first_column = a.first_panel * kInt8PanelN;
-  TileStream stream(a, weights.packed_k);
+  TileStream<kHalves, kPanels> stream(a, weights.packed_k);
   for (std::int64_t s = 0; s < segments; ++s) {
     const std::int64_t before = s == 0 ? 0 : s - 1;  // the first segment has none, and makes no additions
     SegmentAdder<kPanels> adder(sums[before % 2], weights.scales_of(before) + first_column, a.totals);
@@ -262,7 +342,7 @@ void multiply_blocks_as(const Int8Rectangle& a) {
       for (due += adds; due >= steps * kProducts; due -= steps * kProducts) adder.add();
     };
     zero_sums<kHalves, kPanels>();
-    for (std::int64_t step = 0; step < steps; ++step) stream.multiply<kHalves, kPanels>(add_some);
+    for (std::int64_t step = 0; step < steps; ++step) stream.multiply(add_some);
     store_sums<kHalves, kPanels>(sums[s % 2], kPanels * kInt8PanelN);
   }
   SegmentAdder<kPanels> last(sums[(segments - 1) % 2], weights.scales_of(segments - 1) + first_column, a.totals);
@@ -271,11 +351,13 @@ void multiply_blocks_as(const Int8Rectangle& a) {
 
 void multiply_tiles(const Int8Rectangle& a) {
   if (a.rows > kTileRows) return a.panels == 2 ? multiply_as<2, 2>(a) : multiply_as<2, 1>(a);
+  if (a.panels > 2) return a.panels == 4 ? multiply_as<1, 4>(a) : multiply_as<1, 3>(a);
   return a.panels == 2 ? multiply_as<1, 2>(a) : multiply_as<1, 1>(a);
 }
 
 void multiply_blocks(const Int8Rectangle& a) {
   if (a.rows > kTileRows) return a.panels == 2 ? multiply_blocks_as<2, 2>(a) : multiply_blocks_as<2, 1>(a);
+  if (a.panels > 2) return a.panels == 4 ? multiply_blocks_as<1, 4>(a) : multiply_blocks_as<1, 3>(a);
   return a.panels == 2 ? multiply_blocks_as<1, 2>(a) : multiply_blocks_as<1, 1>(a);
 }
 
