@@ -457,7 +457,7 @@ TEST_F(GpuFusedRows, HaveTheBitsOfALaunchOfTheirOwn) {
           const Matrix expected = run(c, x, weights, prepared, false, false);
           EXPECT_EQ(first_other_value(run(c, x, weights, prepared, true, false), expected), "")
               << "K " << k << " M " << m;
-          if (m > 8) continue;  // tiles of more rows may be split
+          if (m > 1) continue;  // a CTA quantizes one row for itself
           EXPECT_EQ(first_other_value(run(c, x, weights, prepared, true, true), expected), "")
               << "K " << k << " M " << m;
         }

@@ -1,6 +1,7 @@
 // gemm_bench: checks and times the GEMMs of src/cuda beside cuBLASLt.
 //   gemm_bench check [small]            every plan on tails; small for compute-sanitizer
-//   gemm_bench table FILE.json          the shapes of design.md 6.1 and more, interleaved with cuBLASLt
+//   gemm_bench table FILE.json [M,N,K...]   FP8 and INT8 of these shapes, or of design.md 6.1 and more, interleaved
+//                                           with cuBLASLt
 //   gemm_bench sweep M,N,K [fp8|int8] [alone]   plans of one shape, interleaved, or each alone for 0.7 s with its power
 // Method: CUDA graphs of calls that rotate over weights beyond the L2; contenders take turns in each of 13 rounds, in
 // random order; medians with 10th and 90th percentiles; normal random codes; every buffer that is timed is checked
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -307,21 +309,35 @@ constexpr Shape kMoreRows[] = {{1, 8192, 8192},   {1, 4096, 14336},   {1, 6144, 
                                {16, 4096, 14336}, {16, 37888, 3584},  {32, 28672, 4096},  {64, 28672, 4096},
                                {64, 7168, 16384}, {128, 4096, 4096},  {128, 24576, 1536}, {256, 28672, 4096},
                                {256, 4096, 4096}, {1024, 6144, 4096}, {4096, 24576, 1536}};
+// More M of these layers and more layers of them, FP8 only.
+constexpr Shape kFp8Rows[] = {{1, 57344, 8192},    {1, 8192, 28672},   {1, 10240, 8192},    {1, 4608, 3584},
+                              {1, 24576, 1536},    {1, 7168, 2048},    {16, 6144, 4096},    {16, 57344, 8192},
+                              {16, 7168, 16384},   {16, 24576, 1536},  {32, 4096, 4096},    {32, 4096, 14336},
+                              {64, 4096, 4096},    {64, 8192, 8192},   {64, 10240, 8192},   {64, 24576, 1536},
+                              {128, 4096, 14336},  {128, 28672, 4096}, {128, 8192, 8192},   {256, 4096, 14336},
+                              {256, 8192, 8192},   {256, 7168, 16384}, {256, 24576, 1536},  {512, 4096, 4096},
+                              {512, 28672, 4096},  {512, 6144, 4096},  {1024, 4096, 14336}, {1024, 8192, 8192},
+                              {2048, 28672, 4096}, {4096, 4096, 4096}, {4096, 7168, 2048}};
 
-int run_table(const char* path) {
+int run_table(const char* path, const std::vector<Shape>& asked) {
   Session session;
   session.json.open(path);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, 0), "properties");
   session.json << "{\"device\": \"" << properties.name << "\", \"cublaslt\": " << cublasLtGetVersion()
                << ", \"rounds\": " << kRounds << ", \"rows\": [";
-  for (const Shape& s : kDesignRows) {
-    bench_row(session, GemmType::kFp8E4m3, s, true);
-    bench_row(session, GemmType::kInt8, s, false);
-  }
-  for (const Shape& s : kMoreRows) {
-    bench_row(session, GemmType::kFp8E4m3, s, false);
-    bench_row(session, GemmType::kInt8, s, false);
+  const auto both = [&session](const auto& shapes, bool bf16) {
+    for (const Shape& s : shapes) {
+      bench_row(session, GemmType::kFp8E4m3, s, bf16);
+      bench_row(session, GemmType::kInt8, s, false);
+    }
+  };
+  if (asked.empty()) {
+    both(kDesignRows, true);
+    both(kMoreRows, false);
+    for (const Shape& s : kFp8Rows) bench_row(session, GemmType::kFp8E4m3, s, false);
+  } else {
+    both(asked, false);
   }
   session.json << "\n]}\n";
   return session.failures;
@@ -329,12 +345,13 @@ int run_table(const char* path) {
 
 std::string plan_name(const GemmPlan& p, bool overlap) {
   char text[100];
-  std::snprintf(text, sizeof text, "%s %dx%d split %d stages %d boxes %d%s int %d%s",
+  std::snprintf(text, sizeof text, "%s %dx%d split %d stages %d boxes %d%s%s int %d%s",
                 p.kernel == GemmPlan::Kernel::kSwap ? "swap" : "tile", p.rows, p.cols, p.split, p.stages, p.boxes,
-                p.runs > p.split ? (p.turns ? " turns, two runs" : " two runs")
-                : p.turns        ? " turns"
-                                 : "",
-                p.interval, overlap ? "" : " serial");
+                p.turns        ? " turns"
+                : p.carry == 2 ? " carry 2"
+                : p.carry == 8 ? " carry 8"
+                               : "",
+                p.runs > p.split ? " two runs" : "", p.interval, overlap ? "" : " serial");
   return text;
 }
 
@@ -373,12 +390,17 @@ std::vector<GemmPlan> sweep_plans(const cuda::GemmWeights& w, const Shape& s, Ge
     for (const int split : {1, 2}) {
       const std::int64_t tiles = (s.m + 127) / 128 * ((s.n + 127) / 128);
       if (split > 1 && tiles * split > w.sm_count) continue;
-      for (const bool turns : {false, true}) {
-        if (turns && (split > 1 || interval == 0)) continue;
-        for (int runs = split; runs <= std::max(split, interval + 1); ++runs) {
-          plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, turns, interval, runs});
-        }
+      for (int runs = split; runs <= std::max(split, interval + 1); ++runs) {
+        plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, false, interval, runs});
       }
+    }
+  }
+  for (const int carry : {2, 8}) {
+    if (s.m <= 64 || interval == 0 || s.k < 512 * carry) continue;
+    for (const int runs : {1, 2}) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, false, 1, runs, carry});
+    if (carry == 2) plans.push_back({Kernel::kTile, 128, 112, 1, 6, 1, false, 1, 2, carry});
+    for (const int cols : {96, 112}) {
+      if (carry == 8) plans.push_back({Kernel::kTile, 128, cols, 1, 6, 1, false, 1, 1, carry});
     }
   }
   if (s.m > 128) {
@@ -428,7 +450,8 @@ int run_sweep(const Shape& s, GemmType type, bool alone) {
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: gemm_bench check [small] | table FILE.json | sweep M,N,K [fp8|int8] [alone]\n");
+  std::fprintf(stderr,
+               "usage: gemm_bench check [small] | table FILE.json [M,N,K...] | sweep M,N,K [fp8|int8] [alone]\n");
   return 2;
 }
 
@@ -440,13 +463,26 @@ int main_of(int argc, char** argv) {
     if (!small) print_host_cost();
     return failures ? 1 : 0;
   }
-  if (command == "table" && argc == 3) return run_table(argv[2]) ? 1 : 0;
-  if (command == "sweep" && argc >= 3) {
+  const auto shape_of = [](const char* text) -> std::optional<Shape> {
     long m, n, k;
-    if (std::sscanf(argv[2], "%ld,%ld,%ld", &m, &n, &k) != 3) return usage();
+    if (std::sscanf(text, "%ld,%ld,%ld", &m, &n, &k) != 3) return std::nullopt;
+    return Shape{m, n, k};
+  };
+  if (command == "table" && argc >= 3) {
+    std::vector<Shape> shapes;
+    for (int i = 3; i < argc; ++i) {
+      const std::optional<Shape> shape = shape_of(argv[i]);
+      if (!shape) return usage();
+      shapes.push_back(*shape);
+    }
+    return run_table(argv[2], shapes) ? 1 : 0;
+  }
+  if (command == "sweep" && argc >= 3) {
+    const std::optional<Shape> shape = shape_of(argv[2]);
+    if (!shape) return usage();
     const bool int8 = argc > 3 && std::strcmp(argv[3], "int8") == 0;
     const bool alone = argc > 4 && std::strcmp(argv[4], "alone") == 0;
-    return run_sweep({m, n, k}, int8 ? GemmType::kInt8 : GemmType::kFp8E4m3, alone) ? 1 : 0;
+    return run_sweep(*shape, int8 ? GemmType::kInt8 : GemmType::kFp8E4m3, alone) ? 1 : 0;
   }
   return usage();
 }

@@ -23,11 +23,12 @@ struct Tally {
 
 std::string describe(const LayerShape& s, const GemmPlan& p) {
   char text[200];
-  std::snprintf(
-      text, sizeof text, "%s %ldx%ldx%ld out %d %s rows %d cols %d split %d stages %d boxes %d turns %d interval %d",
-      s.type == GemmType::kInt8 ? "int8" : "fp8", static_cast<long>(s.m), static_cast<long>(s.n),
-      static_cast<long>(s.k), static_cast<int>(s.y_type), p.kernel == GemmPlan::Kernel::kSwap ? "swap" : "tile", p.rows,
-      p.cols, p.split, p.stages, p.boxes, p.turns, p.interval);
+  std::snprintf(text, sizeof text,
+                "%s %ldx%ldx%ld out %d %s rows %d cols %d split %d stages %d boxes %d turns %d carry %d interval %d",
+                s.type == GemmType::kInt8 ? "int8" : "fp8", static_cast<long>(s.m), static_cast<long>(s.n),
+                static_cast<long>(s.k), static_cast<int>(s.y_type),
+                p.kernel == GemmPlan::Kernel::kSwap ? "swap" : "tile", p.rows, p.cols, p.split, p.stages, p.boxes,
+                p.turns, p.carry, p.interval);
   return text;
 }
 
@@ -45,9 +46,14 @@ std::vector<GemmPlan> plans_for(const LayerShape& s, const cuda::GemmWeights& w)
     for (const int split : {1, 2}) {
       if (s.k > 256 * (split - 1)) plans.push_back({Kernel::kTile, 128, 128, split, 6, 1, false, interval});
       if (split == 1 && interval == 1) {
-        plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, true, 1, 1});
-        for (const bool turns : {false, true}) {
-          if (s.k > 256) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, turns, 1, 2});
+        if (s.k > 256) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, false, 1, 2});
+        for (const int carry : {2, 8}) {
+          if (s.k > 512 * carry - 256) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, false, 1, 1, carry});
+          if (s.k >= 512 * carry) plans.push_back({Kernel::kTile, 128, 128, 1, 6, 1, false, 1, 2, carry});
+        }
+        if (s.k >= 1024) plans.push_back({Kernel::kTile, 128, 112, 1, 6, 1, false, 1, 2, 2});
+        for (const int cols : {96, 112}) {
+          if (s.k > 1792) plans.push_back({Kernel::kTile, 128, cols, 1, 6, 1, false, 1, 1, 8});
         }
       }
       for (int cols = 8; cols <= 128 && s.m <= 128; cols *= 2) {
@@ -89,15 +95,16 @@ std::vector<unsigned char> output_of(GemmLayer& layer, const GemmPlan& plan, std
   arguments.m = m;
   layer.poison();
   check(run_gemm_plan(arguments, plan, nullptr), "run_gemm_plan");
-  std::vector<unsigned char> y(static_cast<std::size_t>(m) * layer.shape().n * 4);
+  const int size = layer.shape().y_type == GemmOutput::kFloat32 ? 4 : 2;
+  std::vector<unsigned char> y(static_cast<std::size_t>(m) * layer.shape().n * size);
   check(cudaMemcpy(y.data(), layer.y().data(), y.size(), cudaMemcpyDefault), "copy y");
   return y;
 }
 
-// f32 rows of every M against those of the largest M, for a layer of one run of K and one of two; and each plan of fast
-// accumulation against itself.
-void check_invariance(Tally& tally, std::int64_t n, std::int64_t k) {
-  GemmLayer layer({.type = GemmType::kFp8E4m3, .m = 600, .n = n, .k = k, .y_type = GemmOutput::kFloat32}, 77);
+// Rows of every M against those of the largest M, for layers of one run of K and of two, few columns and many; and each
+// plan of fast accumulation against itself.
+void check_invariance(Tally& tally, std::int64_t n, std::int64_t k, GemmOutput y_type = GemmOutput::kFloat32) {
+  GemmLayer layer({.type = GemmType::kFp8E4m3, .m = 600, .n = n, .k = k, .y_type = y_type}, 77);
   const cuda::GemmWeights& w = layer.weights();
   const auto all = output_of(layer, choose_gemm_plan(w, 600, GemmAccumulate::kPromoted), 600);
   for (const std::int64_t m : {1, 3, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 300, 512, 600}) {
@@ -159,8 +166,10 @@ int check_gemms(bool small) {
     }
     if (!small) {
       // More tiles than SMs: every CTA computes several.
-      GemmLayer layer({.type = type, .m = 2100, .n = 4104, .k = 700}, 6);
-      for (const GemmPlan& plan : plans_for(layer.shape(), layer.weights())) run_one(layer, plan, tally);
+      for (const std::int64_t k : {700, 1500, 4400}) {
+        GemmLayer layer({.type = type, .m = 2100, .n = 4104, .k = k}, 6);
+        for (const GemmPlan& plan : plans_for(layer.shape(), layer.weights())) run_one(layer, plan, tally);
+      }
     }
     std::printf("%s: %d runs, %d failures", type == GemmType::kInt8 ? "int8" : "fp8", tally.runs - before.runs,
                 tally.failures - before.failures);
@@ -172,6 +181,8 @@ int check_gemms(bool small) {
     check_invariance(tally, 520, 2176);
     check_invariance(tally, 520, 8400);
     check_invariance(tally, 4096, 14336);
+    check_invariance(tally, 8208, 2176, GemmOutput::kBfloat16);
+    check_invariance(tally, 28672, 1536, GemmOutput::kFloat16);
     std::printf("batch invariance and repeatability: %d runs, %d failures\n", tally.runs - before.runs,
                 tally.failures - before.failures);
   }

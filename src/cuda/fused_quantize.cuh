@@ -2,8 +2,9 @@
 //   shared: CTA b quantizes rows b, b + grid, ..., and all wait until every row is there (two words of memory count the
 //           rows that are done and the CTAs that have seen them; the last of these leaves both at zero). The CTAs that
 //           quantize come first in the grid and wait for nobody, so this needs no co-residence.
-//   alone:  each CTA quantizes all rows into its own part of the memory: for one row that is sooner done than a round
-//           through the L2.
+//   alone:  one row, which each CTA quantizes for itself into its own shared memory, where the tensor core reads it:
+//   that
+//           is sooner done than a round through the L2.
 // Codes and scales have the bits of the quantizers of quantize.cu.
 #pragma once
 
@@ -15,11 +16,13 @@
 
 namespace scaledmm::cuda {
 
+enum class Quantize { kNo, kShared, kAlone };
+
 struct FusedQuantize {
   Activations x;
   Codes codes;
   DType dtype;
-  bool alone, is_static, symmetric;
+  bool is_static, symmetric;
   Fp8Scale fp8;              // static
   Int8Scale int8;            // static
   float upper_bound;         // FP8, dynamic
@@ -50,7 +53,8 @@ __device__ __forceinline__ void encode_row_compactly(const Row<X>& row, std::int
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
     ahead[kAhead - 1] = load_whole(row, column + kAhead * step);
-    *reinterpret_cast<uint2*>(codes.data + at * codes.stride + column) = encode(v);
+    const uint2 all = column < row.count ? encode(v) : uint2{};
+    *reinterpret_cast<uint2*>(codes.data + at * codes.stride + column) = all;
   }
 }
 
@@ -92,16 +96,15 @@ __device__ __forceinline__ void quantize_row(const FusedQuantize& q, std::int32_
 }
 
 template <typename Sum, class Threads, class X>
-__device__ __forceinline__ void quantize_rows_of(const FusedQuantize& q, int m) {
-  const int first = q.alone ? 0 : blockIdx.x, step = q.alone ? 1 : gridDim.x;
-  const int base = q.alone ? blockIdx.x * m : 0, column = threadIdx.x * kVector;
+__device__ __forceinline__ void quantize_rows_of(const FusedQuantize& q, int first, int m) {
+  const int column = threadIdx.x * kVector;
 #pragma unroll 1
-  for (int r = first; r < m; r += step) {
+  for (int r = first; r < m; r += gridDim.x) {
     const Row<X> row = q.x.row<X>(r);
     Vector<X> ahead[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) ahead[i] = load_whole(row, column + i * Threads::count() * kVector);
-    quantize_row<Threads>(q, Sum{}, row, ahead, base + r);
+    quantize_row<Threads>(q, Sum{}, row, ahead, r);
   }
 }
 
@@ -109,13 +112,28 @@ __device__ __forceinline__ void quantize_rows_of(const FusedQuantize& q, int m) 
 // has passed Threads::sync() since.
 template <typename Sum, class Threads>
 __device__ __forceinline__ void quantize_rows(const FusedQuantize& q, int m) {
-  if (!q.alone && static_cast<int>(blockIdx.x) >= m) return;
+  if (static_cast<int>(blockIdx.x) >= m) return;
   if (q.dtype == DType::kBF16) {
-    quantize_rows_of<Sum, Threads, Bf16>(q, m);
+    quantize_rows_of<Sum, Threads, Bf16>(q, blockIdx.x, m);
   } else {
-    quantize_rows_of<Sum, Threads, F16>(q, m);
+    quantize_rows_of<Sum, Threads, F16>(q, blockIdx.x, m);
   }
   sm90::fence_memory_for_async();
+}
+
+// kAlone: the row, with zeros up to `columns`, to `codes` in shared memory; its scale and zero point to this CTA's
+// place. All threads of Threads; the tensor core may read the codes behind their next Threads::sync().
+template <typename Sum, class Threads>
+__device__ __forceinline__ void quantize_alone(FusedQuantize q, std::uint8_t* codes, int columns) {
+  q.codes = {codes, columns, 0, true};
+  q.scale += blockIdx.x;
+  q.zero_point += blockIdx.x;
+  if (q.dtype == DType::kBF16) {
+    quantize_rows_of<Sum, Threads, Bf16>(q, 0, 1);
+  } else {
+    quantize_rows_of<Sum, Threads, F16>(q, 0, 1);
+  }
+  sm90::fence_shared_for_async();
 }
 
 // By one thread of a CTA whose rows are done.

@@ -10,6 +10,7 @@
 #include "cuda/gemm_kernels.hpp"
 #include "cuda/gemm_swap.cuh"
 #include "cuda/gemm_tile.cuh"
+#include "cuda/gemm_tile_carry.cuh"
 
 namespace scaledmm::cuda {
 namespace {
@@ -72,19 +73,6 @@ const GemmFunction* functions(GemmType type) {
   return type == GemmType::kInt8 ? gemm_functions_int8() : gemm_functions_fp8();
 }
 
-const GemmFunction* find_function(GemmType type, const GemmPlan& plan, bool fused) {
-  const int rows = plan.kernel == Kernel::kSwap ? (plan.rows <= 64 ? 64 : 128) : plan.rows;
-  const int interval = type == GemmType::kInt8 ? 0 : plan.interval;
-  const bool keeps_run = plan.kernel == Kernel::kTile && plan.split == 1 && interval == 1 && plan.runs == 2;
-  for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
-    if (f->kernel == plan.kernel && f->rows == rows && f->cols == plan.cols && f->interval == interval &&
-        f->turns == plan.turns && f->fused == fused && f->runs == keeps_run) {
-      return f;
-    }
-  }
-  return nullptr;
-}
-
 // Ring of `bytes` of shared memory in stages of `boxes` blocks of 128 of K: the more, the longer the pieces of a row
 // that memory reads at once (16 x 28672 x 4096: 28.8 us with 4, 29.9 with 2).
 void size_ring(GemmPlan& plan, std::int64_t k, int boxes, int bytes) {
@@ -100,6 +88,19 @@ int middle_block(std::int64_t k, int step) {
   const int blocks = static_cast<int>(divide_up(k, 128));
   const int middle = (blocks / 2 + 4) / 8 * 8;
   return middle > 0 && middle < blocks ? middle : std::max(step, blocks / 2 / step * step);
+}
+
+const GemmFunction* find_function(GemmType type, const GemmPlan& plan, Quantize quantize) {
+  const int rows = plan.kernel == Kernel::kSwap ? (plan.rows <= 64 ? 64 : 128) : plan.rows;
+  const int interval = type == GemmType::kInt8 ? 0 : plan.interval;
+  const bool keeps_run = plan.kernel == Kernel::kTile && plan.split == 1 && interval == 1 && plan.runs == 2;
+  for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
+    if (f->kernel == plan.kernel && f->rows == rows && f->cols == plan.cols && f->interval == interval &&
+        f->turns == plan.turns && f->quantize == quantize && f->runs == keeps_run && f->carry == plan.carry) {
+      return f;
+    }
+  }
+  return nullptr;
 }
 
 // Rows of w in a tile where two CTAs share it, or 0 where one CTA for each tile fills the SMs already. More than two do
@@ -144,20 +145,53 @@ GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, int runs,
   return plan;
 }
 
-// Whether tiles of 128 x 64 take fewer turns of all SMs, at their price of 15 % a column: 128 x 4096 x 4096 takes 7.8
-// us with 64 of them, and 12.2 with 32 of 128 x 128. Not for half of their rows (64 x 4096 x 4096: 10.4 us,
-// gemm_swap 8.3), nor where CTAs may share a long K, which moves fewer bytes.
-bool prefers_narrow(const GemmWeights& w, std::int64_t m, bool may_split) {
-  if (m <= 64 || (may_split && w.k > 8192)) return false;
-  const auto turns = [&](int columns) { return divide_up(divide_up(m, 128) * divide_up(w.n, columns), w.sm_count); };
-  return 115 * turns(64) < 200 * turns(128);
+// Columns of a tile and the time of one of them in thousandths of that of a tile of 128.
+struct Width {
+  int columns, price;
+};
+
+std::int64_t time_of(const GemmWeights& w, std::int64_t m, const Width& width) {
+  return width.columns * width.price * divide_up(divide_up(m, 128) * divide_up(w.n, width.columns), w.sm_count);
 }
 
-GemmPlan tile_plan(const GemmWeights& w, std::int64_t m, int interval, bool may_split) {
+// Pairs of blocks of 128 of K in the shorter run.
+std::int64_t pairs_of_run(std::int64_t k, int runs) {
+  const std::int64_t pairs = divide_up(k, 256), middle = middle_block(k, 2) / 2;
+  return runs == 1 ? pairs : std::min(middle, pairs - middle);
+}
+
+// Promoted: whether a CTA has several tiles of long K. There straight code for 8 pairs of blocks pays (8192 x 8192 x
+// 8192: 896 us, with 2 pairs 906), and nowhere else (4096 x 24576 x 1536: 296 us, with 2 pairs 284).
+bool is_long(const GemmWeights& w, std::int64_t m) {
+  return w.k >= 4096 && divide_up(m, 128) * divide_up(w.n, 128) > w.sm_count;
+}
+
+// Of tiles of promoted sums: less than 128 where that takes fewer turns of all SMs (256 x 28672 x 4096: 56 us with 112,
+// 61 with 128).
+Width carry_width(const GemmWeights& w, std::int64_t m, int runs) {
+  constexpr Width kWidths[] = {{128, 1000}, {112, 1070}, {96, 1130}};
+  const int widths = is_long(w, m) ? (runs == 1 ? 3 : 1) : runs;  // the instances of gemm_fp8.cu
+  return *std::min_element(kWidths, kWidths + widths, [&](const Width& one, const Width& other) {
+    return time_of(w, m, one) < time_of(w, m, other);
+  });
+}
+
+GemmPlan tile_plan(const GemmWeights& w, std::int64_t m, int interval, int runs, bool may_split) {
   const std::int64_t tiles = divide_up(m, 128) * divide_up(w.n, 128);
   const bool split = may_split && tiles * 2 <= w.sm_count && w.k >= 4096;
-  const bool turns = !split && tiles > w.sm_count;
-  return {Kernel::kTile, 128, 128, split ? 2 : 1, 6, 1, turns, interval};
+  if (interval == 1 && !split && pairs_of_run(w.k, runs) >= 2) {
+    return {Kernel::kTile, 128, carry_width(w, m, runs).columns, 1, 6, 1, false, 1, runs, is_long(w, m) ? 8 : 2};
+  }
+  return {Kernel::kTile, 128, 128, split ? 2 : 1, 6, 1, interval == 0 && !split && tiles > w.sm_count, interval};
+}
+
+// Whether tiles of 128 x 64 take fewer turns of all SMs: 128 x 4096 x 4096 takes 7.8 us with 64 of them, and 12.2 with
+// 32 of 128 x 128. Not for half of their rows (64 x 4096 x 4096: 10.4 us, gemm_swap 8.3), nor where CTAs may share a
+// long K, which moves fewer bytes.
+bool prefers_narrow(const GemmWeights& w, std::int64_t m, bool promoted, bool may_split) {
+  if (m <= 64 || (may_split && w.k > 8192)) return false;
+  if (promoted && is_long(w, m)) return time_of(w, m, {64, 1250}) < time_of(w, m, carry_width(w, m, 1));
+  return time_of(w, m, {64, 1150}) < time_of(w, m, {128, 1000});
 }
 
 struct Launch {
@@ -205,9 +239,8 @@ FusedQuantize fused_quantize(const GemmArguments& a) {
   if (a.fused == nullptr) return q;
   const FusedRows& f = *a.fused;
   q.x = activations(f.x);
-  q.codes = codes_of(const_cast<void*>(a.x), a.x_pitch, a.x_pitch, kFusedCopies);
+  q.codes = codes_of(const_cast<void*>(a.x), a.x_pitch, a.x_pitch, a.m);
   q.dtype = f.x.dtype;
-  q.alone = f.alone;
   q.is_static = f.is_static;
   q.symmetric = f.symmetric;
   q.fp8 = static_fp8(f.scale);
@@ -228,9 +261,8 @@ cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFun
   } else if (cudaError_t error = encode_codes(&map_w, w.codes, w.k, w.n, w.pitch, plan.rows); error != cudaSuccess) {
     return error;
   }
-  const bool alone = a.fused != nullptr && a.fused->alone;
-  if (cudaError_t error = encode_codes(&map_x, a.x, w.k, alone ? kFusedCopies * a.m : a.m, a.x_pitch, plan.cols);
-      error != cudaSuccess) {
+  const bool alone = f.quantize == Quantize::kAlone;
+  if (cudaError_t error = encode_codes(&map_x, a.x, w.k, a.m, a.x_pitch, plan.cols); error != cudaSuccess) {
     return error;
   }
   SwapProblem p{make_epilogue(a)};
@@ -243,8 +275,10 @@ cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFun
   p.runs = plan.runs;
   p.split = plan.split;
   p.quantize = fused_quantize(a);
-  p.slack = std::max(0, (f.rows - plan.rows - plan.boxes * plan.cols) * 128);
-  const int ring = plan.stages * plan.boxes * (plan.rows + plan.cols) * 128 + p.slack;
+  const int staged = alone ? 0 : plan.cols;  // rows of x in a stage
+  p.slack = std::max(0, (f.rows - plan.rows - plan.boxes * staged) * 128);
+  p.row_bytes = p.k_stages * plan.boxes * 128;
+  const int ring = plan.stages * plan.boxes * (plan.rows + staged) * 128 + p.slack + (alone ? p.row_bytes + 128 : 0);
   const int partial = plan.split > 1 ? plan.cols * (f.rows + 4) * 4 : 0;
   const int shared = 1024 + ring + 16 * plan.stages + 8;
   const int blocks = plan.split > 1 ? p.tiles * plan.split : std::min(p.tiles, w.sm_count);
@@ -254,16 +288,24 @@ cudaError_t run_swap(const GemmArguments& a, const GemmPlan& plan, const GemmFun
       (plan.split > 1 && p.middle >= p.k_stages) || (alone && (plan.split > 1 || blocks > kFusedCopies))) {
     return cudaErrorInvalidValue;
   }
-  const Launch launch(blocks, 2 * f.rows * (f.fused ? 2 : 1) + 32, shared, plan.split, a.overlap_previous, stream);
+  const Launch launch(blocks, 2 * f.rows * (f.quantize != Quantize::kNo ? 2 : 1) + 32, shared, plan.split,
+                      a.overlap_previous, stream);
   void* arguments[] = {&p, &map_w, &map_x};
   return cudaLaunchKernelExC(&launch.config, f.function, arguments);
+}
+
+// The copy engine stores y.
+bool takes_boxes(const GemmArguments& a) {
+  return a.y_type != GemmOutput::kFloat32 && aligned(a.y, 0, 16) && a.y_stride % 8 == 0 && a.weights->n % 8 == 0;
 }
 
 cudaError_t run_tile(const GemmArguments& a, const GemmPlan& plan, const GemmFunction& f, cudaStream_t stream) {
   const GemmWeights& w = *a.weights;
   CUtensorMap map_w, map_x, map_y{};
-  std::memcpy(&map_w, w.maps[plan.cols == 128 ? 0 : 3], sizeof map_w);
   cudaError_t error = encode_codes(&map_x, a.x, w.k, a.m, a.x_pitch, 128);
+  const bool known = plan.cols == 128 || plan.cols == 64;
+  if (error == cudaSuccess && !known) error = encode_codes(&map_w, w.codes, w.k, w.n, w.pitch, plan.cols);
+  if (known) std::memcpy(&map_w, w.maps[plan.cols == 128 ? 0 : 3], sizeof map_w);
   if (error != cudaSuccess) return error;
   TileProblem p{make_epilogue(a)};
   p.tiles_m = static_cast<int>(divide_up(a.m, 128));
@@ -273,33 +315,32 @@ cudaError_t run_tile(const GemmArguments& a, const GemmPlan& plan, const GemmFun
   p.middle = middle_block(w.k, unit) / unit;
   p.split = plan.split;
   // The copy engine clips boxes at multiples of 16 bytes only: of other N it would write behind the row's end.
-  p.store_boxes =
-      plan.split == 1 && a.y_type != GemmOutput::kFloat32 && aligned(a.y, 0, 16) && a.y_stride % 8 == 0 && w.n % 8 == 0;
+  p.store_boxes = plan.split == 1 && takes_boxes(a);
   if (p.store_boxes) {
-    error = encode_map(&map_y, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, a.y, w.n, a.m, 2 * a.y_stride, 64,
+    error = encode_map(&map_y, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, a.y, w.n, a.m, 2 * a.y_stride, f.carry > 0 ? 16 : 64,
                        CU_TENSOR_MAP_L2_PROMOTION_NONE);
     if (error != cudaSuccess) return error;
   }
   const std::int64_t tiles = static_cast<std::int64_t>(p.tiles_m) * p.tiles_n;
-  if ((plan.split > 1 && (plan.turns || plan.cols != 128 || p.middle >= p.k_units)) || tiles > INT_MAX / 8) {
+  if ((plan.split > 1 && (plan.turns || plan.cols != 128 || p.middle >= p.k_units)) || tiles > INT_MAX / 8 ||
+      (plan.carry > 0 && (!p.store_boxes || plan.carry > pairs_of_run(w.k, plan.runs)))) {
     return cudaErrorInvalidValue;
   }
   const int blocks = plan.split > 1 ? static_cast<int>(tiles) * plan.split
                                     : static_cast<int>(std::min<std::int64_t>(tiles, w.sm_count));
-  using Apart = TileShape<1, false, true, true, 128>;
-  using Together = TileShape<1, false, false, false, 128>;
-  using Narrow = TileShape<1, false, false, false, 64>;
-  static_assert(Narrow::kSharedBytes <= Together::kSharedBytes && Narrow::kThreads == Together::kThreads);
-  const bool apart = f.interval == 1 && f.turns;
-  const int shared = apart || f.runs ? Apart::kSharedBytes : Together::kSharedBytes;
-  const Launch launch(blocks, apart ? Apart::kThreads : Together::kThreads, shared, plan.split, a.overlap_previous,
-                      stream);
+  using Tile = TileShape<1, false, false, 128>;
+  using TwoRuns = TileShape<1, false, true, 128>;
+  using Carry = CarryShape<128, 1>;
+  static_assert(TileShape<1, false, false, 64>::kSharedBytes <= Tile::kSharedBytes &&
+                CarryShape<128, 2>::kSharedBytes <= Carry::kSharedBytes && Carry::kThreads == Tile::kThreads);
+  const int shared = f.carry > 0 ? Carry::kSharedBytes : f.runs ? TwoRuns::kSharedBytes : Tile::kSharedBytes;
+  const Launch launch(blocks, Tile::kThreads, shared, plan.split, a.overlap_previous, stream);
   void* arguments[] = {&p, &map_x, &map_w, &map_y};
   return cudaLaunchKernelExC(&launch.config, f.function, arguments);
 }
 
 bool valid(const FusedRows& f, const GemmArguments& a) {
-  return a.m <= kMaxFusedRows && f.x.m == a.m && f.x.k == a.weights->k && size_bytes(f.x.dtype) == 2 &&
+  return a.m <= (f.alone ? 1 : kMaxFusedRows) && f.x.m == a.m && f.x.k == a.weights->k && size_bytes(f.x.dtype) == 2 &&
          f.x.k % kVector == 0 && activations(f.x).is_aligned && f.counters != nullptr &&
          (f.is_static || f.symmetric || a.x_zero_point != nullptr);
 }
@@ -336,7 +377,7 @@ cudaError_t prepare_gemm_weights(GemmType type, const void* codes, std::int64_t 
   }
   for (const GemmFunction* f = functions(type); f->function != nullptr; ++f) {
     error = cudaFuncSetAttribute(f->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kSharedLimit - (f->fused ? kFusedBytes : 0));
+                                 kSharedLimit - (f->quantize != Quantize::kNo ? kFusedBytes : 0));
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -355,18 +396,23 @@ GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumu
   const int runs = promoted ? gemm_runs(weights.n, weights.k) : 1;
   const bool may_split = !promoted || runs == 2;
   const bool few = m <= 64 || (m <= 128 && rows_of_split(weights, may_split) > 0);
-  GemmPlan plan = runs == 1 && prefers_narrow(weights, m, may_split)
+  GemmPlan plan = runs == 1 && prefers_narrow(weights, m, promoted, may_split)
                       ? GemmPlan{Kernel::kTile, 128, 64, 1, 8, 1, false, promoted}
                   : few ? swap_plan(weights, m, promoted, runs, may_split)
-                        : tile_plan(weights, m, promoted, may_split);
+                        : tile_plan(weights, m, promoted, runs, may_split);
   plan.runs = runs;
   return plan;
 }
 
-cudaError_t run_gemm_plan(const GemmArguments& a, const GemmPlan& plan, cudaStream_t stream) {
+cudaError_t run_gemm_plan(const GemmArguments& a, const GemmPlan& asked, cudaStream_t stream) {
   if (!valid(a)) return cudaErrorInvalidValue;
   if (a.m == 0) return cudaSuccess;
-  const GemmFunction* f = find_function(a.weights->type, plan, a.fused != nullptr);
+  GemmPlan plan = asked;
+  if (plan.carry > 0 && !takes_boxes(a)) plan = {Kernel::kTile, 128, 128, 1, 6, 1, false, 1, plan.runs};
+  const GemmFunction* f = find_function(a.weights->type, plan,
+                                        !a.fused         ? Quantize::kNo
+                                        : a.fused->alone ? Quantize::kAlone
+                                                         : Quantize::kShared);
   if (f == nullptr) return cudaErrorInvalidValue;
   return plan.kernel == Kernel::kSwap ? run_swap(a, plan, *f, stream) : run_tile(a, plan, *f, stream);
 }

@@ -65,7 +65,7 @@ struct GemmArguments {
   bool x_zero_point_any;             // this is set, else in the range of int8
   const std::int32_t* w_column_sum;  // INT8 with zero points: [N], sum over k of w[n, k]
   GemmAccumulate accumulate;
-  const FusedRows* fused;  // or null; M <= kMaxFusedRows
+  const FusedRows* fused;  // or null; M <= kMaxFusedRows, 1 if alone (x is not written then)
   // The kernel before this one on the stream may still run while weights are fetched (programmatic dependent launch).
   // Set it unless that kernel writes the weights; everything else is read and written after that kernel has finished.
   bool overlap_previous;
@@ -83,16 +83,19 @@ cudaError_t run_gemm(const GemmArguments& arguments, cudaStream_t stream);
 struct GemmPlan {
   enum class Kernel { kTile, kSwap };
   Kernel kernel;
-  int rows;    // rows of w (kSwap: a multiple of 8 up to 128) or x (kTile: 128) of one tile
-  int cols;    // rows of x (kSwap: 8, 16, 32, 64 or 128) or w (kTile: 64 or 128) of one tile
-  int split;   // CTAs of a cluster that take a run of K each: 1 or 2
-  int stages;  // depth of the ring of operands
-  int boxes;   // kSwap: blocks of 128 of K in a stage
-  // kTile, split 1: outputs are stored while the next tile is multiplied: the warpgroups of a CTA take tiles in turn
-  // (interval 0), or one does nothing else (interval 1).
-  bool turns;
+  int rows;      // rows of w (kSwap: a multiple of 8 up to 128) or x (kTile: 128) of one tile
+  int cols;      // rows of x (kSwap: 8, 16, 32, 64 or 128) or w (kTile: 64 or 128; carry: 96, 112 or 128) of one tile
+  int split;     // CTAs of a cluster that take a run of K each: 1 or 2
+  int stages;    // depth of the ring of operands
+  int boxes;     // kSwap: blocks of 128 of K in a stage
+  bool turns;    // kTile, split 1, interval 0: the warpgroups of a CTA take tiles in turn, so that one stores while the
+                 // other multiplies
   int interval;  // FP8: blocks of 128 of K between promotions: 1, or 0 for never
   int runs = 1;  // interval 1: of K; split 1 and runs 2 has the bits of split 2
+  // kTile, split 1, interval 1: 0, or outputs are stored while the next tile is multiplied, by code for at least this
+  // many pairs of blocks of 128 of K in a run: 2 or 8. y must be 2-byte, its rows and N multiples of 16 bytes; the same
+  // plan with 0 and 128 columns runs for another.
+  int carry = 0;
 };
 
 GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate);

@@ -6,7 +6,7 @@
 // FP8 sums of 128 of K are added to f32 registers in the order of K (kPromote), as in gemm_tile: same bits. Layers
 // whose sums are those of two runs of K (gemm.hpp) keep the first run's in registers. split = 2: the CTAs of a cluster
 // take the two runs of one tile and add them in order through distributed memory. kQuantize: x is quantized here, too
-// (fused_quantize.cuh).
+// (fused_quantize.cuh); a row that each CTA quantizes alone lies in shared memory as it is, not in the ring.
 #pragma once
 
 #include "cuda/fused_quantize.cuh"
@@ -27,14 +27,17 @@ struct SwapProblem {
   int runs;                // kPromote: of K whose sums are added in order
   int split;               // 1, or 2 CTAs for the two runs
   int slack;               // bytes behind the ring that the last box's missing rows are read from
+  int row_bytes;           // Quantize::kAlone: of the row of x, a multiple of 128
   FusedQuantize quantize;  // kQuantize
 };
 
-template <typename Sum, int kColumns, int kGroups, bool kPromote, bool kQuantize>
+template <typename Sum, int kColumns, int kGroups, bool kPromote, Quantize kQuantize>
 struct SwapKernel {
+  static constexpr bool kQuantizes = kQuantize != Quantize::kNo, kAlone = kQuantize == Quantize::kAlone;
+  static_assert(!kAlone || kColumns == 8);
   static constexpr int kConsumers = 128 * kGroups;
   // Rows are quantized by the consumers and as many threads more; the producer's warp is the last.
-  static constexpr int kQuantizers = kQuantize ? 2 * kConsumers : kConsumers;
+  static constexpr int kQuantizers = kQuantizes ? 2 * kConsumers : kConsumers;
   static constexpr int kThreads = kQuantizers + 32;
   static constexpr int kRowBytes = 128;
   static constexpr int kCount = kColumns / 2;             // accumulators a thread
@@ -47,7 +50,7 @@ struct SwapKernel {
   using Quantizers = FirstThreads<kQuantizers, 2>;
 
   struct Ring {
-    std::uint32_t base, barriers;
+    std::uint32_t base, row, barriers;  // row: of x, kAlone
     std::uint32_t stage_bytes;
     int stages;
     int stage = 0;
@@ -92,41 +95,29 @@ struct SwapKernel {
     }
   }
 
-  // The row of this CTA's x.
-  static __device__ __forceinline__ int first_row(const SwapProblem& p) {
-    return kQuantize && p.quantize.alone ? static_cast<int>(blockIdx.x) * p.epilogue.m : 0;
-  }
-
   static __device__ __forceinline__ void load_x(const SwapProblem& p, const Ring& ring, const CUtensorMap* map,
                                                 const Walk& at) {
     const std::uint32_t x = ring.address() + p.boxes * p.rows * kRowBytes;
     for (int j = 0; j < p.boxes; ++j) {
-      sm90::load_box(x + j * kColumns * kRowBytes, map, ring.full(), (at.k * p.boxes + j) * kRowBytes, first_row(p),
+      sm90::load_box(x + j * kColumns * kRowBytes, map, ring.full(), (at.k * p.boxes + j) * kRowBytes, 0,
                      sm90::kEvictLast);
     }
   }
 
   // The producer's and the consumers' side of the rows that this launch quantizes.
   static __device__ __forceinline__ void await_rows(const SwapProblem& p, const Ring& ring) {
-    if (p.quantize.alone) {
-      sm90::wait_barrier(ring.rows_ready(), 0);
-      sm90::fence_memory_for_async();
-    } else {
-      wait_for_rows(p.quantize, p.epilogue.m);
-      sm90::arrive(ring.rows_ready());
-    }
+    wait_for_rows(p.quantize, p.epilogue.m);
+    sm90::arrive(ring.rows_ready());
   }
   static __device__ __forceinline__ void quantize(const SwapProblem& p, const Ring& ring) {
     sm90::wait_for_previous_kernel();
-    quantize_rows<Sum, Quantizers>(p.quantize, p.epilogue.m);
-    Quantizers::sync();
-    if (threadIdx.x == 0) {
-      if (p.quantize.alone) {
-        sm90::arrive(ring.rows_ready());
-      } else {
-        announce_rows(p.quantize, p.epilogue.m);
-      }
+    if constexpr (kAlone) {
+      quantize_alone<Sum, Quantizers>(p.quantize, sm90::shared_pointer<std::uint8_t>(ring.row), p.row_bytes);
+    } else {
+      quantize_rows<Sum, Quantizers>(p.quantize, p.epilogue.m);
     }
+    Quantizers::sync();
+    if (!kAlone && threadIdx.x == 0) announce_rows(p.quantize, p.epilogue.m);
   }
 
   // Weights are fetched while the previous kernel still runs; x, which it may have written, after it.
@@ -137,21 +128,23 @@ struct SwapKernel {
     Walk at = start;
     int filled = 0;
     for (; filled < p.stages && at.tile < p.tiles; ++filled, ring.next(), at.next()) load_w(p, ring, map_w, at);
-    sm90::wait_for_previous_kernel();
-    if constexpr (kQuantize) await_rows(p, fresh);
-    ring = fresh;
-    at = start;
-    for (int i = 0; i < filled; ++i, ring.next(), at.next()) load_x(p, ring, map_x, at);
+    if constexpr (!kAlone) {
+      sm90::wait_for_previous_kernel();
+      if constexpr (kQuantizes) await_rows(p, fresh);
+      ring = fresh;
+      at = start;
+      for (int i = 0; i < filled; ++i, ring.next(), at.next()) load_x(p, ring, map_x, at);
+    }
     for (; at.tile < p.tiles; ring.next(), at.next()) {
       sm90::wait_barrier(ring.empty(), ring.parity ^ 1);
       load_w(p, ring, map_w, at);
-      load_x(p, ring, map_x, at);
+      if constexpr (!kAlone) load_x(p, ring, map_x, at);
     }
-    if (kQuantize && !p.quantize.alone) leave_rows(p.quantize);
+    if constexpr (kQuantizes && !kAlone) leave_rows(p.quantize);
   }
 
   static __device__ __forceinline__ RowTerms terms_of(const GemmEpilogue& e, int row, int base) {
-    return kQuantize ? fresh_row_terms(e, row, base) : row_terms(e, row);
+    return kQuantizes ? fresh_row_terms(e, row, base) : row_terms(e, row);
   }
 
   static __device__ __forceinline__ void add_to(Sum (&total)[kCount], Sum (&d)[kCount]) {
@@ -160,12 +153,14 @@ struct SwapKernel {
     for (int i = 0; i < kCount; ++i) total[i] += d[i];
   }
 
-  // d (+)= 64 rows of w by all of x, block `box` of the stage. Left open: the caller commits.
-  static __device__ __forceinline__ void multiply(const SwapProblem& p, const Ring& ring, Sum (&d)[kCount], int group,
-                                                  int box, int add) {
+  // d (+)= 64 rows of w by all of x, block `box` of the stage. x: where kAlone has the stage's first value of the row.
+  // Left open: the caller commits.
+  static __device__ __forceinline__ void multiply(const SwapProblem& p, const Ring& ring, std::uint32_t x,
+                                                  Sum (&d)[kCount], int group, int box, int add) {
     const std::uint32_t stage = ring.address();
     const std::uint64_t a = sm90::matrix_descriptor(stage + (box * p.rows + group * 64) * kRowBytes);
-    const std::uint64_t b = sm90::matrix_descriptor(stage + (p.boxes * p.rows + box * kColumns) * kRowBytes);
+    const std::uint64_t b = kAlone ? sm90::row_descriptor(x + box * kRowBytes)
+                                   : sm90::matrix_descriptor(stage + (p.boxes * p.rows + box * kColumns) * kRowBytes);
 #pragma unroll
     for (int j = 0; j < 4; ++j) sm90::wgmma(d, a + j * sm90::kNextK, b + j * sm90::kNextK, j == 0 ? add : 1);
   }
@@ -173,14 +168,14 @@ struct SwapKernel {
   // kPromote: kBlocks blocks of K in straight code, two accumulators in turn. (Left open across a loop, the compiler
   // serialises the pipeline: C7514.)
   template <int kBlocks>
-  static __device__ __forceinline__ void run_blocks(const SwapProblem& p, const Ring& ring, Sum (&sums)[kCount],
-                                                    int group, int box) {
+  static __device__ __forceinline__ void run_blocks(const SwapProblem& p, const Ring& ring, std::uint32_t x,
+                                                    Sum (&sums)[kCount], int group, int box) {
     Sum d[2][kCount];
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       sm90::pin(d[i % 2]);
       sm90::wgmma_fence();
-      multiply(p, ring, d[i % 2], group, box + i, 0);
+      multiply(p, ring, x, d[i % 2], group, box + i, 0);
       sm90::wgmma_commit();
       if (i == 0) continue;
       sm90::wgmma_wait<1>();
@@ -210,18 +205,19 @@ struct SwapKernel {
         }
       }
       sm90::wait_barrier(ring.full(), ring.parity);
+      const std::uint32_t x = ring.row + s * p.boxes * kRowBytes;
       int box = 0;
       if constexpr (kPromote && kOneAccumulator) {
-        for (; box < p.boxes; ++box) run_blocks<1>(p, ring, sums, group, box);
+        for (; box < p.boxes; ++box) run_blocks<1>(p, ring, x, sums, group, box);
       } else if constexpr (kPromote) {
-        for (; box + 4 <= p.boxes; box += 4) run_blocks<4>(p, ring, sums, group, box);
-        for (; box < p.boxes; box += 2) run_blocks<2>(p, ring, sums, group, box);
+        for (; box + 4 <= p.boxes; box += 4) run_blocks<4>(p, ring, x, sums, group, box);
+        for (; box < p.boxes; box += 2) run_blocks<2>(p, ring, x, sums, group, box);
       } else {
         for (; box < p.boxes; box += 2) {
           sm90::pin(sums);
           sm90::wgmma_fence();
-          multiply(p, ring, sums, group, box, 1);
-          multiply(p, ring, sums, group, box + 1, 1);
+          multiply(p, ring, x, sums, group, box, 1);
+          multiply(p, ring, x, sums, group, box + 1, 1);
           sm90::wgmma_commit();
           sm90::wgmma_wait<0>();
           sm90::pin(sums);
@@ -320,11 +316,11 @@ struct SwapKernel {
     const int local = 16 * (threadIdx.x / 32) + lane / 4;  // groups and warps are 64 and 16 rows apart
     const bool leader = threadIdx.x % 128 == 0;
     sm90::wait_for_previous_kernel();
-    if constexpr (kQuantize) sm90::wait_barrier(ring.rows_ready(), 0);
+    if constexpr (kQuantizes && !kAlone) sm90::wait_barrier(ring.rows_ready(), 0);
     RowTerms rows[kRowTerms];
 #pragma unroll
     for (int i = 0; i < kRowTerms; ++i) {
-      rows[i] = terms_of(p.epilogue, 8 * (i / 2) + 2 * (lane % 4) + i % 2, first_row(p));
+      rows[i] = terms_of(p.epilogue, 8 * (i / 2) + 2 * (lane % 4) + i % 2, kAlone ? blockIdx.x : 0);
     }
     Walk at = walk(p, rank);
     for (; at.tile < p.tiles; at.tile += at.tile_step) {
@@ -347,8 +343,9 @@ struct SwapKernel {
   static __device__ __forceinline__ void run(const SwapProblem& p, const CUtensorMap* map_w, const CUtensorMap* map_x) {
     extern __shared__ char shared[];
     const std::uint32_t base = (sm90::shared_address(shared) + 1023) & ~1023u;
-    const std::uint32_t stage_bytes = p.boxes * (p.rows + kColumns) * kRowBytes;
-    const Ring ring{base, base + p.stages * stage_bytes + p.slack, stage_bytes, p.stages};
+    const std::uint32_t stage_bytes = p.boxes * (p.rows + (kAlone ? 0 : kColumns)) * kRowBytes;
+    const std::uint32_t row = base + p.stages * stage_bytes + p.slack;
+    const Ring ring{base, row, row + (kAlone ? p.row_bytes + kRowBytes : 0), stage_bytes, p.stages};
     const int rank = p.split > 1 ? static_cast<int>(sm90::cluster_rank()) : 0;
     if (threadIdx.x == kQuantizers) {
       sm90::prefetch_map(map_w);
@@ -366,7 +363,7 @@ struct SwapKernel {
       if (threadIdx.x == kQuantizers) produce(p, ring, map_w, map_x, rank);
       __syncwarp();
     } else {
-      if constexpr (kQuantize) quantize(p, ring);
+      if constexpr (kQuantizes) quantize(p, ring);
       if (threadIdx.x < kConsumers) consume(p, ring, rank);
     }
     if (p.split > 1) {
@@ -378,8 +375,8 @@ struct SwapKernel {
   }
 };
 
-template <typename Sum, int kColumns, int kGroups, bool kPromote, bool kQuantize>
-__global__ void __launch_bounds__(128 * kGroups * (kQuantize ? 2 : 1) + 32, 1)
+template <typename Sum, int kColumns, int kGroups, bool kPromote, Quantize kQuantize>
+__global__ void __launch_bounds__(128 * kGroups * (kQuantize != Quantize::kNo ? 2 : 1) + 32, 1)
     gemm_swap(const __grid_constant__ SwapProblem problem, const __grid_constant__ CUtensorMap map_w,
               const __grid_constant__ CUtensorMap map_x) {
 #if __CUDA_ARCH_FEAT_SM90_ALL

@@ -6,8 +6,7 @@
 //   can do so alone only if it never waits to promote sums: INT8, or FP8 with kInterval 0.
 // FP8 sums: the tensor core keeps about 13 bits, so its sums of 128 of K are added to f32 registers (kInterval 1; 0:
 // never). INT8 sums are exact and never promoted.
-//   kApart: for promoted sums, whose registers leave no room for turns: the warpgroups leave their sums in shared
-//   memory and go on, and a fourth one stores.
+// Promoted sums, whose registers leave no room for turns, have gemm_tile_carry.cuh where the copy engine can store y.
 // Layers whose sums are those of two runs of K (gemm.hpp): kTwoRuns computes both one after the other, and split = 2
 // (none of the other forms) lets the CTAs of a cluster take one run each; then each adds half of the rows over both
 // CTAs in the order of K through distributed shared memory.
@@ -15,25 +14,19 @@
 #pragma once
 
 #include "cuda/gemm_epilogue.cuh"
+#include "cuda/gemm_tile_producer.cuh"
 #include "cuda/gemm_tile_sums.cuh"
 #include "cuda/sm90_async.cuh"
 
 namespace scaledmm::cuda {
 
-struct TileProblem {
-  GemmEpilogue epilogue;
-  int tiles_m, tiles_n;
-  int k_units;       // of kUnit blocks of 128
-  int middle;        // units of the first run of K, where there are two
-  int split;         // CTAs of a cluster
-  bool store_boxes;  // the map of y is valid
-};
-
-template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns, int kTileColumns>
+template <typename Sum, int kInterval, bool kTurns, bool kTwoRuns, int kTileColumns>
 struct TileKernel {
-  using Shape = TileShape<kInterval, kTurns, kApart, kTwoRuns, kTileColumns>;
+  using Shape = TileShape<kInterval, kTurns, kTwoRuns, kTileColumns>;
   using Ring = TileRing<Shape>;
   using Consumer = TileConsumer<Sum, Shape>;
+  using Producer = TileProducer<Shape>;
+  using Tile = TilePlace;
   static constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns, kHalves = Shape::kHalves;
   static constexpr int kCount = Shape::kCount;
   static constexpr int kUnit = Shape::kUnit, kStages = Shape::kStages, kStageBytes = Shape::kStageBytes;
@@ -41,66 +34,7 @@ struct TileKernel {
   static constexpr int kStagingBytes = Shape::kStagingBytes, kTermsBytes = Shape::kTermsBytes;
   static constexpr int kConsumers = 256;
   static constexpr int kPartialPitch = Shape::kPartialPitch;
-  static constexpr bool kMaySplit = !kTurns && !kApart && !kTwoRuns && kColumns == 128;
-
-  struct Tile {
-    int m, n;
-  };
-
-  // Groups of 8 rows of tiles walk over n together, so that the tiles in flight share their operands in L2.
-  static __device__ __forceinline__ Tile tile_at(const TileProblem& p, int index) {
-    constexpr int kGroup = 8;
-    const int per_group = kGroup * p.tiles_n;
-    const int first = index / per_group * kGroup;
-    const int rows = min(kGroup, p.tiles_m - first);
-    const int inside = index % per_group;
-    return {first + inside % rows, inside / rows};
-  }
-
-  struct Blocks {
-    int begin, end;
-  };
-  static __device__ __forceinline__ Blocks blocks_of(const TileProblem& p, int rank) {
-    return {rank == 0 ? 0 : p.middle * kUnit, (rank + 1 < p.split ? p.middle : p.k_units) * kUnit};
-  }
-
-  static __device__ __forceinline__ void load_x(const Ring& ring, const CUtensorMap* map, const Tile& tile, int k) {
-    sm90::load_box(ring.x(), map, ring.full(), k * kRowBytes, tile.m * kRows, sm90::kEvictNormal);
-  }
-
-  static __device__ __forceinline__ void load_w(const Ring& ring, const CUtensorMap* map, const Tile& tile, int k) {
-    sm90::load_box(ring.w(), map, ring.full(), k * kRowBytes, tile.n * kColumns, sm90::kEvictNormal);
-  }
-
-  static __device__ __forceinline__ void produce(const TileProblem& p, const Ring& fresh, const CUtensorMap* map_x,
-                                                 const CUtensorMap* map_w, int rank) {
-    const Blocks blocks = blocks_of(p, rank);
-    const int clusters = gridDim.x / p.split, tiles = p.tiles_m * p.tiles_n;
-    int t = blockIdx.x / p.split;
-    // Weights of the first tile are fetched while the previous kernel still runs; x, which it may have written, after
-    // it.
-    const Tile first = tile_at(p, t);
-    const int early = min(kStages, blocks.end - blocks.begin);
-    Ring ring = fresh;
-    for (int i = 0; i < early; ++i, ring.next()) {
-      sm90::arrive_expect_bytes(ring.full(), kStageBytes);
-      load_w(ring, map_w, first, blocks.begin + i);
-    }
-    sm90::wait_for_previous_kernel();
-    ring = fresh;
-    for (int i = 0; i < early; ++i, ring.next()) load_x(ring, map_x, first, blocks.begin + i);
-    int k = blocks.begin + early;
-    for (; t < tiles; t += clusters) {
-      const Tile tile = tile_at(p, t);
-      for (; k < blocks.end; ++k, ring.next()) {
-        sm90::wait_barrier(ring.empty(), ring.parity ^ 1);
-        sm90::arrive_expect_bytes(ring.full(), kStageBytes);
-        load_x(ring, map_x, tile, k);
-        load_w(ring, map_w, tile, k);
-      }
-      k = blocks.begin;
-    }
-  }
+  static constexpr bool kMaySplit = !kTurns && !kTwoRuns && kColumns == 128;
 
   static __device__ __forceinline__ ColumnTerms load_terms(const GemmEpilogue& e, float scale, float bias, int column) {
     return {scale, bias, e.zx ? __ldg(e.column_sum + min(column, e.n - 1)) : 0};
@@ -252,7 +186,7 @@ struct TileKernel {
                                                  std::uint32_t staging, int rank) {
     const int group = sm90::warpgroup() - 1, thread = threadIdx.x % 128;
     const GemmEpilogue& e = p.epilogue;
-    const Blocks blocks = blocks_of(p, rank);
+    const TileBlocks blocks = blocks_of(p, rank, kUnit);
     const std::uint32_t my_staging = staging + group * Shape::kGroupBytes;
     const std::uint32_t terms = staging + 2 * Shape::kGroupBytes + group * kTermsBytes;
     Consumer consumer{ring, group, thread == 0, my_staging + thread * 16};
@@ -304,65 +238,7 @@ struct TileKernel {
         }
       });
     }
-    if (thread == 0) sm90::wait_stores();
-  }
-
-  // kApart: the consumers' sums, tile by tile.
-  static __device__ __forceinline__ void leave_sums(const TileProblem& p, const Ring& ring, std::uint32_t staging) {
-    const int group = sm90::warpgroup() - 1, thread = threadIdx.x % 128;
-    Consumer consumer{ring, group, thread == 0, staging + group * Shape::kGroupBytes + thread * 16};
-    int turn = 0;
-    for (int t = blockIdx.x; t < p.tiles_m * p.tiles_n; t += gridDim.x, ++turn) {
-      consumer.run_apart(p.k_units * kUnit, p.middle * kUnit, turn);
-    }
-  }
-
-  // kApart: a warpgroup turns the sums of both consumers into outputs, in boxes where the sums were.
-  static __device__ __forceinline__ void store_sums(const TileProblem& p, const Ring& ring, const CUtensorMap* map_y,
-                                                    std::uint32_t staging) {
-    constexpr int kBarrier = 2, kChunkBytes = Shape::kGroupBytes / 2;
-    const int thread = threadIdx.x % 128;
-    const GemmEpilogue& e = p.epilogue;
-    const std::uint32_t terms = staging + 2 * Shape::kGroupBytes;
-    sm90::wait_for_previous_kernel();
-    int turn = 0;
-    for (int t = blockIdx.x; t < p.tiles_m * p.tiles_n; t += gridDim.x, ++turn) {
-      const Tile tile = tile_at(p, t);
-      const int column = tile.n * kColumns;
-      const ColumnTerms mine = column_terms(e, column + thread);
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(terms + thread * 8), "f"(mine.scale), "f"(mine.bias)
-                   : "memory");
-#pragma unroll 1
-      for (int group = 0; group < 2; ++group) {
-        const int row = tile.m * kRows + group * 64;
-        RowTerms rows[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) rows[i] = row_terms(e, row + 16 * (thread / 32) + thread % 32 / 4 + 8 * i);
-        sm90::wait_barrier(ring.sums_full(group), turn & 1);
-#pragma unroll 1
-        for (int chunk = 0; chunk < 2; ++chunk) {
-          const std::uint32_t at = staging + group * Shape::kGroupBytes + chunk * kChunkBytes;
-          Sum sums[32];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            Sum four[4];
-            Consumer::take(four, at + thread * 16 + i * Consumer::kStashStep);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) sums[4 * i + j] = four[j];
-          }
-          sm90::sync_threads(kBarrier, 128);  // all have read the sums, and the terms are there
-          if (row < e.m && column + 64 * chunk < e.n) {
-            store_chunk<false>(p, map_y, at, terms, kBarrier, sums, rows, row, column, chunk, thread);
-          }
-        }
-        if (thread == 0) {
-          sm90::wait_stores_read<0>();
-          sm90::arrive(ring.sums_free(group));
-        }
-      }
-      sm90::sync_threads(kBarrier, 128);  // all have read the terms
-    }
-    if (thread == 0) sm90::wait_stores();
+    if (thread == 0) sm90::wait_stores_read<0>();
   }
 
   static __device__ __forceinline__ void run(const TileProblem& p, const CUtensorMap* map_x, const CUtensorMap* map_w,
@@ -382,10 +258,6 @@ struct TileKernel {
         sm90::init_barrier(ring.barriers + 8 * s, 1);
         sm90::init_barrier(ring.barriers + 8 * (kStages + s), kTurns ? 1 : 2);
       }
-      for (int group = 0; group < 2 && kApart; ++group) {
-        sm90::init_barrier(ring.sums_full(group), 128);
-        sm90::init_barrier(ring.sums_free(group), 1);
-      }
       sm90::fence_barrier_init();
     }
     __syncthreads();
@@ -393,22 +265,15 @@ struct TileKernel {
     // The cluster meets inside the branches: code after them would have to do with the producer's few registers.
     if (threadIdx.x < 128) {
       sm90::give_registers<Shape::kProducerRegisters>();
-      if (threadIdx.x == 0) produce(p, ring, map_x, map_w, rank);
+      if (threadIdx.x == 0) Producer::run(p, ring, map_x, map_w, rank);
       __syncwarp();
       if (clustered) {
         sm90::sync_cluster();
         sm90::sync_cluster();
       }
-    } else if (kApart && threadIdx.x >= 384) {
-      sm90::give_registers<Shape::kStorerRegisters>();
-      if constexpr (kApart) store_sums(p, ring, map_y, staging);
     } else {
       sm90::take_registers<Shape::kConsumerRegisters>();
-      if constexpr (kApart) {
-        leave_sums(p, ring, staging);
-      } else {
-        consume(p, ring, map_y, staging, rank);
-      }
+      consume(p, ring, map_y, staging, rank);
       if (clustered) {
         sm90::sync_cluster();
         store_share(p, base, tile_at(p, blockIdx.x / p.split), rank, threadIdx.x - 128);
@@ -419,12 +284,12 @@ struct TileKernel {
   }
 };
 
-template <typename Sum, int kInterval, bool kTurns, bool kApart, bool kTwoRuns, int kTileColumns>
-__global__ void __launch_bounds__(kApart ? 512 : 384, 1)
+template <typename Sum, int kInterval, bool kTurns, bool kTwoRuns, int kTileColumns>
+__global__ void __launch_bounds__(384, 1)
     gemm_tile(const __grid_constant__ TileProblem problem, const __grid_constant__ CUtensorMap map_x,
               const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_y) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  TileKernel<Sum, kInterval, kTurns, kApart, kTwoRuns, kTileColumns>::run(problem, &map_x, &map_w, &map_y);
+  TileKernel<Sum, kInterval, kTurns, kTwoRuns, kTileColumns>::run(problem, &map_x, &map_w, &map_y);
 #endif
 }
 

@@ -9,54 +9,47 @@
 namespace scaledmm::cuda {
 
 // A tile of 128 rows of x by 128 or 64 rows of w, shared by two consumer warpgroups, or (kTurns) taken by them in turn.
-// kApart: they leave their sums in shared memory, and a fourth warpgroup stores while they go on with the next tile.
 // kTwoRuns: the sums are those of two runs of K; the first run's wait in the same place, partly where outputs are
 // staged.
-template <int kPromotionInterval, bool kTakeTurns, bool kStoreApart, bool kInTwoRuns, int kTileColumns>
+template <int kPromotionInterval, bool kTakeTurns, bool kInTwoRuns, int kTileColumns>
 struct TileShape {
   static constexpr int kInterval = kPromotionInterval;
-  static constexpr bool kTurns = kTakeTurns, kApart = kStoreApart, kTwoRuns = kInTwoRuns;
+  static constexpr bool kTurns = kTakeTurns, kTwoRuns = kInTwoRuns;
   static constexpr int kRows = 128, kColumns = kTileColumns;
   static constexpr int kCount = kColumns / 2;  // accumulators a thread for 64 rows
-  static constexpr int kStages = kApart || kTwoRuns ? 5 : kColumns == 64 ? 8 : 6;
-  static constexpr int kThreads = kApart ? 512 : 384;
+  static constexpr int kStages = kTwoRuns ? 5 : kColumns == 64 ? 8 : 6;
+  static constexpr int kThreads = 384;
   // Of the 65536 of an SM, in eights a thread.
-  static constexpr int kProducerRegisters = kApart ? 32 : 40, kConsumerRegisters = kApart ? 208 : 232;
-  static constexpr int kStorerRegisters = 64;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kHalves = kTurns ? 2 : 1;  // blocks of 64 rows that a warpgroup holds
   static constexpr int kRowBytes = 128;           // of K, one byte each
   static constexpr int kXBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kColumns * kRowBytes;
   static constexpr int kStagingBytes = 64 * 64 * 2;  // one box of outputs
   // Of a consumer warpgroup: its sums, or two boxes.
-  static constexpr int kGroupBytes = kApart || kTwoRuns ? 64 * kColumns * 4 : 2 * kStagingBytes;
+  static constexpr int kGroupBytes = kTwoRuns ? 64 * kColumns * 4 : 2 * kStagingBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kPartialPitch = kColumns + 8;  // words; 8 spreads the fragments' rows over the banks
   // Blocks of K that a CTA takes at a time. Where two accumulators take turns their number is even: a block behind K is
   // all zeros and adds nothing.
   static constexpr int kUnit = kInterval == 1 ? 2 : 1;
   static constexpr int kTermsBytes = kColumns * 8;  // scale and bias of each column, for each consumer warpgroup
-  static constexpr int kSharedBytes = kRingBytes + 2 * (kGroupBytes + kTermsBytes) + 8 * (2 * kStages + 4);
+  static constexpr int kSharedBytes = kRingBytes + 2 * (kGroupBytes + kTermsBytes) + 8 * 2 * kStages;
   static_assert(kSharedBytes <= 232448);
   static_assert(kInterval == 0 || (kInterval == 1 && !kTurns));
-  static_assert((!kApart && !kTwoRuns) || kInterval == 1);
+  static_assert(!kTwoRuns || kInterval == 1);
   static_assert(kRows * kPartialPitch * 4 <= kRingBytes);
 };
 
 template <typename Shape>
 struct TileRing {
   std::uint32_t base;      // of the stages
-  std::uint32_t barriers;  // full[kStages], empty[kStages]; kApart: sums_full[2], sums_free[2]
+  std::uint32_t barriers;  // full[kStages], empty[kStages]
   int stage = 0;
   std::uint32_t parity = 0;
 
   __device__ __forceinline__ std::uint32_t full() const { return barriers + 8 * stage; }
   __device__ __forceinline__ std::uint32_t empty() const { return barriers + 8 * (Shape::kStages + stage); }
-  // Of a consumer warpgroup's sums in shared memory.
-  __device__ __forceinline__ std::uint32_t sums_full(int group) const {
-    return barriers + 8 * (2 * Shape::kStages + group);
-  }
-  __device__ __forceinline__ std::uint32_t sums_free(int group) const { return sums_full(group) + 16; }
   __device__ __forceinline__ std::uint32_t x() const { return base + stage * Shape::kStageBytes; }
   __device__ __forceinline__ std::uint32_t w() const { return base + stage * Shape::kStageBytes + Shape::kXBytes; }
   __device__ __forceinline__ void next() {
@@ -227,22 +220,6 @@ struct TileConsumer {
       put_aside(sums);
     }
     add_stashed(sums);
-  }
-
-  // kApart: tile number `turn` of this CTA. Its sums are left in shared memory for the storing warpgroup, which has
-  // taken those before by then. (Left while the next tile had begun, they needed more registers than there are: C7512.)
-  // `blocks` and `middle`, those of the first run, are multiples of Shape::kUnit.
-  __device__ __forceinline__ void run_apart(int blocks, int middle, int turn) {
-    const std::uint32_t parity = turn & 1;
-    Sum sums[kCount];
-    if constexpr (Shape::kTwoRuns) {
-      run_twice(sums, blocks, middle, [&] { sm90::wait_barrier(ring.sums_free(group), parity ^ 1); });
-    } else {
-      run_promoted(sums, blocks);
-      sm90::wait_barrier(ring.sums_free(group), parity ^ 1);
-    }
-    put_aside(sums);
-    sm90::arrive(ring.sums_full(group));
   }
 
   // Sums that this warpgroup stores itself. kTwoRuns: the copy engine may still read outputs of the last tile from

@@ -88,7 +88,8 @@ struct FusedRows {
   float scale;              // static
   std::int32_t zero_point;  // static, asymmetric
   float upper_bound;        // FP8, dynamic: of the absmax; infinite without one
-  // Each CTA quantizes all rows for itself; there is memory for kFusedCopies times the codes, scales and zero points.
+  // One row, which each CTA quantizes for itself: there is memory for kFusedCopies scales and zero points; the codes
+  // stay inside.
   bool alone;
   std::uint32_t* counters;  // two words at zero, which are left at zero; for one launch at a time
 };

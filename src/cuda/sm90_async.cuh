@@ -12,6 +12,11 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+template <typename T>
+__device__ __forceinline__ T* shared_pointer(std::uint32_t address) {
+  return static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, std::uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -72,8 +77,6 @@ template <int kPending>
 __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-
-__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Ordinary writes to shared memory before this are seen by the copy engine and the tensor core after it.
 __device__ __forceinline__ void fence_shared_for_async() {

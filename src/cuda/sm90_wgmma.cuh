@@ -13,6 +13,11 @@ namespace scaledmm::cuda::sm90 {
 __device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address) {
   return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
+// One row of K (a B of 8 rows whose other seven are whatever follows: their sums mean nothing), 16-byte aligned and not
+// swizzled. Without a swizzle 8 rows of 16 bytes lie together, so steps of 16 bytes along K make row 0 contiguous.
+__device__ __forceinline__ std::uint64_t row_descriptor(std::uint32_t address) {
+  return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) | 1ull << 16 | 8ull << 32;
+}
 constexpr std::uint64_t kNextK = 2;  // 32 bytes of K further, inside the 128
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -39,6 +44,8 @@ __device__ __forceinline__ void pin(std::int32_t (&d)[kCount]) {
 #define SCALEDMM_R8(c, i) SCALEDMM_R4(c, i), SCALEDMM_R4(c, i + 4)
 #define SCALEDMM_R16(c, i) SCALEDMM_R8(c, i), SCALEDMM_R8(c, i + 8)
 #define SCALEDMM_R32(c, i) SCALEDMM_R16(c, i), SCALEDMM_R16(c, i + 16)
+#define SCALEDMM_R48(c, i) SCALEDMM_R32(c, i), SCALEDMM_R16(c, i + 32)
+#define SCALEDMM_R56(c, i) SCALEDMM_R32(c, i), SCALEDMM_R16(c, i + 32), SCALEDMM_R8(c, i + 48)
 #define SCALEDMM_R64(c, i) SCALEDMM_R32(c, i), SCALEDMM_R32(c, i + 32)
 
 // add = 0 overwrites d.
@@ -57,6 +64,14 @@ __device__ __forceinline__ void pin(std::int32_t (&d)[kCount]) {
 #define SCALEDMM_REGISTERS_32                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SCALEDMM_REGISTERS_48                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+  "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47"
+#define SCALEDMM_REGISTERS_56                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+  "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define SCALEDMM_REGISTERS_64                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
@@ -66,6 +81,8 @@ SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 8, 4, SCALEDMM_REGISTERS_4, "%4", "%
 SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 16, 8, SCALEDMM_REGISTERS_8, "%8", "%9", "%10", ", 1, 1")
 SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 32, 16, SCALEDMM_REGISTERS_16, "%16", "%17", "%18", ", 1, 1")
 SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 64, 32, SCALEDMM_REGISTERS_32, "%32", "%33", "%34", ", 1, 1")
+SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 96, 48, SCALEDMM_REGISTERS_48, "%48", "%49", "%50", ", 1, 1")
+SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 112, 56, SCALEDMM_REGISTERS_56, "%56", "%57", "%58", ", 1, 1")
 SCALEDMM_WGMMA("f32.e4m3.e4m3", float, "f", 128, 64, SCALEDMM_REGISTERS_64, "%64", "%65", "%66", ", 1, 1")
 SCALEDMM_WGMMA("s32.s8.s8", std::int32_t, "r", 8, 4, SCALEDMM_REGISTERS_4, "%4", "%5", "%6", "")
 SCALEDMM_WGMMA("s32.s8.s8", std::int32_t, "r", 16, 8, SCALEDMM_REGISTERS_8, "%8", "%9", "%10", "")
@@ -78,11 +95,15 @@ SCALEDMM_WGMMA("s32.s8.s8", std::int32_t, "r", 128, 64, SCALEDMM_REGISTERS_64, "
 #undef SCALEDMM_R8
 #undef SCALEDMM_R16
 #undef SCALEDMM_R32
+#undef SCALEDMM_R48
+#undef SCALEDMM_R56
 #undef SCALEDMM_R64
 #undef SCALEDMM_REGISTERS_4
 #undef SCALEDMM_REGISTERS_8
 #undef SCALEDMM_REGISTERS_16
 #undef SCALEDMM_REGISTERS_32
+#undef SCALEDMM_REGISTERS_48
+#undef SCALEDMM_REGISTERS_56
 #undef SCALEDMM_REGISTERS_64
 
 }  // namespace scaledmm::cuda::sm90
