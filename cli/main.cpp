@@ -1,4 +1,6 @@
 // scaledmm: quantized checkpoints and the kernels that run them, from the command line.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -30,8 +32,9 @@ constexpr const char* kFooter =
     "  scaledmm bench --scheme int8 --shape 16,4096,4096  time one layer\n"
     "\n"
     "Exit codes: 0 ok, 1 a check failed or the checkpoint is broken, 2 wrong usage, 3 unsupported input or no kernel,\n"
-    "4 a file is missing or cannot be read or written, 5 a device failed. Data goes to standard output, errors to\n"
-    "standard error; with --json an error is one line there, {\"error\": TEXT, \"exit_code\": NUMBER}.\n"
+    "4 a file is missing or cannot be read or written, 5 a device failed, 128 + N ended by signal N. Data goes to\n"
+    "standard output, errors to standard error; with --json an error is one line there, {\"error\": TEXT,\n"
+    "\"exit_code\": NUMBER}.\n"
     "\n"
     "Environment: SCALEDMM_FORCE_KERNEL, SCALEDMM_DISABLED_KERNELS, SCALEDMM_BACKEND, SCALEDMM_MAX_ISA,\n"
     "SCALEDMM_NUM_THREADS. Options of a subcommand win over them. SCALEDMM_VERBOSE=1: every choice of a kernel, on\n"
@@ -94,6 +97,16 @@ void refuse_empty_values(CLI::App& app) {
   }
 }
 
+// Checkpoints are mapped: a page of a file that another program cut meanwhile cannot be read.
+constexpr std::string_view kCutText = "scaledmm: a file became shorter while it was read\n";
+constexpr std::string_view kCutJson = "{\"error\":\"a file became shorter while it was read\",\"exit_code\":4}\n";
+std::string_view cut_message = kCutText;
+
+extern "C" void on_bus_error(int) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, cut_message.data(), cut_message.size());
+  ::_exit(kIo);
+}
+
 int run_main(int argc, char** argv) {
   // A file size limit then is an error of write(), which cleans up, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -114,8 +127,11 @@ int run_main(int argc, char** argv) {
   add_bench(app, command);
   refuse_empty_values(app);
   // The parser may give up before it comes to the option.
-  const ErrorReport fail(
-      std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; }));
+  const bool as_json =
+      std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
+  const ErrorReport fail(as_json);
+  if (as_json) cut_message = kCutJson;
+  std::signal(SIGBUS, on_bus_error);
   // A full disk shows up here at the latest.
   const auto flushed = [&fail](int code) {
     if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == kOk) {
@@ -132,7 +148,9 @@ int run_main(int argc, char** argv) {
       return std::cout ? flushed(kOk) : fail(kIo, std::string("standard output: ") + std::strerror(errno));
     }
     const CLI::App* used = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
-    return fail(kUsage, std::string(error.what()) + " (see " + used->get_display_name() + " --help)");
+    const std::string unknown = used == &app && !app.remaining().empty() ? app.remaining().front() : "";
+    const std::string reason = unknown.empty() ? error.what() : "there is no subcommand " + unknown;
+    return fail(kUsage, reason + " (see " + used->get_display_name() + " --help)");
   }
   return flushed(run_command(command, fail));
 }

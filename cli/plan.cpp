@@ -79,9 +79,9 @@ void print_text(const Checkpoint& checkpoint, const Device& device, const std::v
     print_line(title + ", because");
     print(text);
   }
-  for (const PlannedLayer& planned : layers) {
-    for (const std::string& warning : planned.layer->warnings) {
-      print_line(fmt::format("warning: {}: {}", planned.layer->name, warning));
+  for (const LayerRecord& layer : checkpoint.layers()) {
+    for (const std::string& warning : layer.warnings) {
+      print_line(fmt::format("warning: {}: {}", layer.name, warning));
     }
   }
   std::vector<std::string> said;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/output.hpp"
@@ -20,7 +21,12 @@ int verify(const std::string& directory, bool json) {
         [&progress](std::size_t done, std::size_t total) { progress.update(done, total, "layers read"); });
   }
   std::size_t quantized = 0;
-  for (const LayerRecord& layer : checkpoint.layers()) quantized += layer.quantized ? 1 : 0;
+  std::vector<std::string> warnings;
+  for (const LayerRecord& layer : checkpoint.layers()) {
+    quantized += layer.quantized ? 1 : 0;
+    for (const std::string& warning : layer.warnings) warnings.push_back(layer.name + ": " + warning);
+  }
+  warnings.insert(warnings.end(), checkpoint.warnings().begin(), checkpoint.warnings().end());
   if (json) {
     print_json({{"directory", checkpoint.directory().string()},
                 {"sound", problems.empty()},
@@ -28,9 +34,9 @@ int verify(const std::string& directory, bool json) {
                 {"layers", checkpoint.layers().size()},
                 {"quantized_layers", quantized},
                 {"problems", problems},
-                {"warnings", checkpoint.warnings()}});
+                {"warnings", warnings}});
   } else {
-    for (const std::string& warning : checkpoint.warnings()) print_line("warning: " + warning);
+    for (const std::string& warning : warnings) print_line("warning: " + warning);
     for (const std::string& problem : problems) print_line(problem);
     if (problems.empty()) {
       print(fmt::format("sound: {}, {}, {} quantized\n", count_of(checkpoint.tensors().size(), "tensor"),

@@ -375,6 +375,32 @@ TEST(LayerTable, NoticesTensorsAndEntriesThatNothingUses) {
   EXPECT_EQ(checkpoint.warnings().size(), 4u);
 }
 
+TEST(LayerTable, NoticesTensorsOfAQuantizedLayerThatItDoesNotTake) {
+  for (const char* name : {"m.weight_scale_2", "m.pre_quant_scale", "m.g_idx", "m.input_quantizer._amax"}) {
+    const Toy toys(kFp8Dynamic, {toy("m.weight", "F8_E4M3", {4, 16}, 1), toy("m.weight_scale", "F32", {1}, 1),
+                                 toy("m.bias", "F32", {4}, 1), toy("m.weight_zero_point", "I8", {1}, 0),
+                                 toy(name, "F32", {1}, 3), toy("norm.weight", "F32", {16}, 1)});
+    const Checkpoint checkpoint = toys.open();
+    ASSERT_EQ(checkpoint.warnings().size(), 1u) << name;
+    EXPECT_TRUE(contains(checkpoint.warnings()[0], name)) << checkpoint.warnings()[0];
+    EXPECT_TRUE(contains(checkpoint.warnings()[0], "not used")) << checkpoint.warnings()[0];
+  }
+}
+
+TEST(LayerTable, NoticesCodesAndScalesOfExpertsInOneTensor) {
+  const std::string down = "l.0.experts.down_proj";
+  for (const auto& [dtype, scale] : {std::pair("F8_E4M3", "_scale_inv"), std::pair("F8_E4M3", "_other"),
+                                     std::pair("BF16", "_scale"), std::pair("U8", "_scale")}) {
+    const Toy toys(kFp8Dynamic,
+                   {toy("l.0.q_proj.weight", "F8_E4M3", {4, 16}, 1), toy("l.0.q_proj.weight_scale", "F32", {1}, 1),
+                    toy(down, dtype, {2, 4, 16}, 1), toy(down + scale, "F32", {2, 1, 1}, 1),
+                    toy("l.0.experts.up_proj", "BF16", {2, 4, 16}, 1)});
+    const Checkpoint checkpoint = toys.open();
+    ASSERT_EQ(checkpoint.warnings().size(), 1u) << dtype << scale;
+    EXPECT_TRUE(contains(checkpoint.warnings()[0], "\"" + down + "\"")) << checkpoint.warnings()[0];
+  }
+}
+
 TEST(LayerTable, NamesFormatsThatAreNotOurs) {
   const std::string config = compressed("int-quantized", kChannel, kToken);
   EXPECT_TRUE(contains(Toy(config, {toy("m.weight_packed", "I32", {4, 4}, 1)}).refusal<Unsupported>(), "packed"));
@@ -403,6 +429,20 @@ TEST(LayerTable, ReadsAmdAndE5m2WeightsByTheirType) {
     const auto& config = std::get<Fp8Config>(checkpoint.layer("m").config);
     EXPECT_EQ(config.weight_quant_key.dtype, dtype);
     EXPECT_EQ(config.activation_quant_key->dtype, dtype == DType::kE4M3FNUZ ? dtype : DType::kE4M3FN);
+    EXPECT_EQ(any_contains(checkpoint.layer("m").warnings, "F8_E5M2"), dtype == DType::kE5M2);
+  }
+}
+
+TEST(LayerTable, E5m2WeightsContradictAConfigThatSaysE4m3) {
+  for (const char* config : {R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic"})",
+                             R"({"quant_method":"quark","export":{},"global_quant_config":{
+                                 "weight":{"dtype":"fp8_e4m3","qscheme":"per_tensor"}}})"}) {
+    const auto tensors = [](const char* dtype) {
+      return std::vector{toy("m.weight", dtype, {4, 16}, 1), toy("m.weight_scale", "F32", {1}, 1)};
+    };
+    const std::string text = Toy(with_config(config), tensors("F8_E5M2")).refusal();
+    EXPECT_TRUE(contains(text, "\"m.weight\" is F8_E5M2") && contains(text, "says e4m3")) << text;
+    EXPECT_TRUE(Toy(with_config(config), tensors("F8_E4M3FNUZ")).open().layer("m").quantized);
   }
 }
 

@@ -5,9 +5,13 @@ Names PB-... are cases of public bug reports that the project collects.
 """
 
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
 import unittest
+from pathlib import Path
 
 import cli_case
 from cli_case import Case, data8_checkpoint, run, write_checkpoint, write_safetensors
@@ -36,6 +40,27 @@ class Usage(Case):
         self.fails(2, "explain", "--scheme", "int8", "--shape", "12,0", names=["N,K"])
         self.fails(2, "bench", "--scheme", "int8", "--shape", "1,2,3x", names=["M,N,K"])
         self.fails(2, "run", "a", "--input", "x")
+
+    def test_an_unknown_subcommand_is_named(self):
+        code, _, error = run("plann", "model")
+        self.assertEqual(code, 2)
+        self.assertIn("no subcommand plann", error)
+
+    def test_a_file_that_is_cut_while_it_is_read_is_an_error_of_reading(self):
+        # The kernel's signal for a page of a mapped file that is not there any more.
+        command = [cli_case.BINARY, "bench", "--scheme", "int8", "--shape", "64,4096,4096", "--threads", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            while not self.catches(process.pid, signal.SIGBUS):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGBUS)
+            _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 4)
+        self.assertIn("became shorter", error)
+
+    @staticmethod
+    def catches(pid, number):
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text()).group(1)
+        return int(caught, 16) >> (number - 1) & 1
 
     def test_with_json_an_error_is_an_object_too(self):
         for arguments in (["plan"], ["explain", "--scheme", "int4", "--shape", "4,4"], ["devices", "--nonsense"]):

@@ -335,6 +335,9 @@ TEST(Fp8, ReadsEveryMember) {
            {R"("activation_scheme":"dynamic","weight_block_size":[128]})", "pair of positive integers"},
            {R"("activation_scheme":"dynamic","weight_block_size":[128,-1]})", "pair of positive integers"},
            {R"("activation_scheme":"dynamic","weight_block_size":[128,1e300]})", "pair of positive integers"},
+           {R"("activation_scheme":"dynamic","weight_block_size":[128,9223372036854775807]})",
+            "weight_block_size: 9223372036854775807 is larger than 2147483648"},
+           {R"("activation_scheme":"dynamic","weight_block_size":[2147483649,128]})", "2147483649 is larger"},
            {R"("activation_scheme":"dynamic","scale_fmt":"e5"})", "scale_fmt"},
            {R"("activation_scheme":"dynamic","ignored_layers":[1]})", "list of strings"},
        }) {

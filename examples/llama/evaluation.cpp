@@ -27,9 +27,9 @@ Evaluation evaluate(Model& model, std::span<const std::int32_t> text, std::int64
   if (window < 2 || text.size() < 2) throw scaledmm::InvalidArgument("there is no token to predict");
   const std::int64_t vocabulary = model.config().vocabulary;
   const auto size = static_cast<std::int64_t>(text.size());
-  KvCache cache(model.config(), window);
+  KvCache cache(model.config(), std::min(window, size));
   std::vector<float> logits(static_cast<std::size_t>(kHeadRows * vocabulary));
-  std::vector<double> losses(static_cast<std::size_t>(window));
+  std::vector<double> losses(static_cast<std::size_t>(std::min(window, size)));
   Evaluation result;
   double total = 0;
   for (std::int64_t begin = 0; begin + 1 < size; begin += window) {
@@ -64,7 +64,8 @@ double divergence(Model& reference, Model& model, std::span<const std::int32_t> 
   if (window < 2 || text.size() < 2) throw scaledmm::InvalidArgument("there is no token to predict");
   const std::int64_t vocabulary = model.config().vocabulary;
   const auto size = static_cast<std::int64_t>(text.size());
-  KvCache reference_cache(reference.config(), window), cache(model.config(), window);
+  const std::int64_t positions = std::min(window, size);
+  KvCache reference_cache(reference.config(), positions), cache(model.config(), positions);
   std::vector<float> expected(static_cast<std::size_t>(kHeadRows * vocabulary)), logits(expected.size());
   std::vector<double> divergences;
   for (std::int64_t begin = 0; begin + 1 < size; begin += window) {

@@ -10,6 +10,9 @@
 namespace scaledmm {
 namespace {
 
+// Longer than any side of a weight, and safe to add to one.
+constexpr std::int64_t kLargestExtent = std::int64_t{1} << 31;
+
 // "128" of "128x128". Nothing for anything but decimal digits that fit.
 std::optional<std::int64_t> parse_extent(std::string_view text) {
   std::int64_t value = 0;
@@ -99,7 +102,16 @@ std::optional<std::pair<std::int64_t, std::int64_t>> ConfigNode::extents(std::st
     second = as_integer((*member)[1]);
   }
   if (!first || !second || *first < 1 || *second < 1) fail_type(key, "a pair of positive integers");
+  check_extent(key, *first);
+  check_extent(key, *second);
   return std::pair(*first, *second);
+}
+
+void ConfigNode::check_extent(std::string_view key, std::int64_t value) const {
+  if (value > kLargestExtent) {
+    throw CheckpointError(path_of(key) + ": " + std::to_string(value) + " is larger than " +
+                          std::to_string(kLargestExtent));
+  }
 }
 
 void ConfigNode::fail(std::string_view message) const { throw CheckpointError(path_ + ": " + std::string(message)); }

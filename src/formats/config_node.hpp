@@ -34,6 +34,8 @@ class ConfigNode {
   std::vector<std::string> texts(std::string_view key) const;
   // Two positive integers, also in the old spelling "128x128".
   std::optional<std::pair<std::int64_t, std::int64_t>> extents(std::string_view key) const;
+  // Throws CheckpointError when a size is beyond those that weights can have.
+  void check_extent(std::string_view key, std::int64_t value) const;
 
   // Throws CheckpointError: path, then `message`.
   [[noreturn]] void fail(std::string_view message) const;

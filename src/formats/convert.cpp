@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "formats/converted_weight.hpp"
 #include "formats/decoder_config.hpp"
 #include "formats/fused_groups.hpp"
+#include "formats/layer_table.hpp"
 #include "formats/other_files.hpp"
 #include "formats/quote.hpp"
 #include "formats/safetensors_writer.hpp"
@@ -65,6 +67,10 @@ class Converter {
 
  private:
   void choose_layers();
+  // Refuses tensors that would contradict the new config: scales that are there already, and weights of layers in types
+  // that are not read. Of those that stay dense it takes note.
+  void check_other_tensors(const std::set<std::string_view>& layer_weights,
+                           const std::function<bool(std::string_view)>& is_left_dense);
   void plan_shards();
   void check_calibration(const LayerRecord& layer) const;
   ErrorCompensation compensation(const Item& item) const;
@@ -116,10 +122,15 @@ void Converter::choose_layers() {
     }
   }
   std::set<std::size_t> used;
-  for (const LayerRecord& layer : source_.layers()) {
-    const std::vector<std::size_t> hits = ignored.find_all(layer.name);
+  const auto is_left_dense = [&](std::string_view layer) {
+    const std::vector<std::size_t> hits = ignored.find_all(layer);
     used.insert(hits.begin(), hits.end());
-    if (stays_dense(layer.name) || !hits.empty() || layer.n == 0 || layer.k == 0) {
+    return stays_dense(layer) || !hits.empty();
+  };
+  std::set<std::string_view> layers;
+  for (const LayerRecord& layer : source_.layers()) {
+    layers.insert(layer.weight);
+    if (is_left_dense(layer.name) || layer.n == 0 || layer.k == 0) {
       dense_.push_back(layer.name);
       continue;
     }
@@ -127,6 +138,7 @@ void Converter::choose_layers() {
     items_.emplace_back().layer = &layer;
     check_calibration(layer);
   }
+  check_other_tensors(layers, is_left_dense);
   for (std::size_t i = 0; i < options_.ignore.size(); ++i) {
     if (!used.contains(i)) throw InvalidArgument("ignore entry " + quote(options_.ignore[i]) + " matches no layer");
   }
@@ -140,6 +152,26 @@ void Converter::choose_layers() {
   }
   // A head that shares the embedding has no tensor, but it is a module whose scales other programs would look for.
   if (std::find(dense_.begin(), dense_.end(), "lm_head") == dense_.end()) dense_.emplace_back("lm_head");
+}
+
+void Converter::check_other_tensors(const std::set<std::string_view>& layer_weights,
+                                    const std::function<bool(std::string_view)>& is_left_dense) {
+  for (const StoredTensor& tensor : source_.tensors()) {
+    const std::size_t dot = tensor.name.rfind('.');
+    if (dot == std::string::npos) continue;
+    const std::string layer = tensor.name.substr(0, dot);
+    if (is_scale_name(tensor.name) && item_of(layer + ".weight") != nullptr) {
+      throw CheckpointError(escape(tensor.file.string()) + ": tensor " + quote(tensor.name) +
+                            " is of a quantized layer, but the weight beside it is dense");
+    }
+    if (!is_linear_weight(tensor) || layer_weights.contains(tensor.name)) continue;
+    if (is_left_dense(layer)) {
+      dense_.push_back(layer);
+      continue;
+    }
+    throw Unsupported(escape(tensor.file.string()) + ": tensor " + quote(tensor.name) + ": " + tensor.stored_dtype +
+                      " is not supported, a layer that is quantized is BF16, F16 or F32");
+  }
 }
 
 void Converter::plan_shards() {

@@ -76,6 +76,7 @@ ModuleScheme read_quark_scheme(const ConfigNode& node) {
   ModuleScheme scheme;
   scheme.format = weight.int8 ? "quark int8" : "quark fp8";
   scheme.int8 = weight.int8;
+  if (!weight.int8) scheme.e4m3_member = weight_node->path_of("dtype");
   scheme.weight = weight.per_channel ? Weight::kChannel : Weight::kTensor;
   const std::optional<ConfigNode> input_node = node.object("input_tensors");
   if (!input_node) {
@@ -103,10 +104,11 @@ ModuleScheme read_quark_scheme(const ConfigNode& node) {
 }  // namespace
 
 void read_fp8(const ConfigNode& node, std::string_view model_type, QuantConfig& config) {
-  if (const std::optional<std::string> format = node.text("fmt"); format && *format != "e4m3") {
-    throw Unsupported(node.path_of("fmt") + ": " + quote(*format) + " is not e4m3");
-  }
   ModuleScheme scheme;
+  if (const std::optional<std::string> format = node.text("fmt")) {
+    if (*format != "e4m3") throw Unsupported(node.path_of("fmt") + ": " + quote(*format) + " is not e4m3");
+    scheme.e4m3_member = node.path_of("fmt");
+  }
   scheme.format = config.method;
   scheme.activation = read_activation_scheme(node);
   read_weight_block(node, scheme);

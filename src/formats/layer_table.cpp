@@ -19,9 +19,9 @@ constexpr std::array<std::string_view, 11> kEmbeddingNames = {
 constexpr std::array<std::string_view, 3> kWeightScaleNames = {"weight_scale", "weight_scale_inv", "scale"};
 constexpr std::array<std::string_view, 2> kInputScaleNames = {"input_scale", "activation_scale"};
 // Suffixes that only quantized linear layers have; a tensor of them that no layer uses is worth a line.
-constexpr std::array<std::string_view, 7> kScaleSuffixes = {
-    "weight_scale",     "weight_scale_inv", "weight_zero_point", "input_scale",
-    "activation_scale", "input_zero_point", "input_scale_ub",
+constexpr std::array<std::string_view, 9> kScaleSuffixes = {
+    "weight_scale",     "weight_scale_inv", "weight_scale_2", "weight_zero_point", "input_scale",
+    "activation_scale", "input_zero_point", "input_scale_ub", "pre_quant_scale",
 };
 constexpr std::array<std::string_view, 7> kCacheSuffixes = {
     "k_scale", "v_scale", "q_scale", "output_scale", "k_zero_point", "v_zero_point", "q_zero_point"};
@@ -93,13 +93,7 @@ class TableBuilder {
 
   void add_module(const StoredTensor& weight) {
     const std::string_view module = parent(weight.name);
-    if (weight.shape.rank() != 2 || is_embedding(module)) {
-      if (is_quantized(weight)) {
-        table_.warnings.push_back(where(weight) + " is " + weight.stored_dtype + " " + weight.shape.text() +
-                                  " and no linear layer's: not used");
-      }
-      return;
-    }
+    if (!is_linear_weight(weight)) return;
     const ModuleScheme* scheme = config_.method.empty() ? nullptr : config_.scheme_of(module);
     LayerRecord record;
     record.name = module;
@@ -149,6 +143,10 @@ class TableBuilder {
     if (scheme->int8 != (*weight.dtype == DType::kInt8)) {
       fail(weight, " is " + weight.stored_dtype + ", but " + config_.source + " promises " +
                        (scheme->int8 ? "int8" : "FP8") + " weights (" + scheme->format + ")");
+    }
+    if (*weight.dtype == DType::kE5M2) {
+      if (!scheme->e4m3_member.empty()) fail(weight, " is F8_E5M2, but " + scheme->e4m3_member + " says e4m3");
+      record.warnings.push_back("weight is F8_E5M2, a type that " + config_.source + " does not name");
     }
     if (record.n == 0 || record.k == 0) fail(weight, " is empty: " + weight.shape.text());
     record.quantized = true;
@@ -313,26 +311,63 @@ class TableBuilder {
          {&record.weight, &record.weight_scale, &record.input_scale, &record.input_zero_point, &record.bias}) {
       use(*name);
     }
+    if (record.quantized) quantized_.insert(record.name);
     table_.layers.push_back(record);
   }
 
+  // Does a quantized layer have this name, or one that it begins with?
+  bool is_under_quantized(std::string_view name) const {
+    for (std::string_view module = parent(name); !module.empty(); module = parent(module)) {
+      if (quantized_.contains(module)) return true;
+    }
+    return false;
+  }
+
+  const StoredTensor* scale_beside(const StoredTensor& tensor) const {
+    for (const char* suffix : {"_scale", "_scale_inv"}) {
+      if (const StoredTensor* scale = find_tensor(tensors_, tensor.name + suffix)) return scale;
+    }
+    return nullptr;
+  }
+
   void notice_unused_tensors() {
-    std::map<std::string_view, std::pair<std::size_t, const StoredTensor*>> cache;  // suffix -> count, the first
+    using Groups = std::map<std::string_view, std::pair<std::size_t, const StoredTensor*>>;  // suffix -> count, first
+    Groups cache;
+    Groups under;
+    Groups others;
+    const auto add = [](Groups& groups, std::string_view suffix, const StoredTensor& tensor) {
+      auto& [count, first] = groups[suffix];
+      if (count++ == 0) first = &tensor;
+    };
+    const auto text = [](const auto& entry) {
+      return where(*entry.second) +
+             (entry.first == 1 ? "" : " and others like it (" + std::to_string(entry.first) + " in all)");
+    };
     for (const StoredTensor& tensor : tensors_) {
       const std::string_view suffix = last_segment(tensor.name);
       if (used_.contains(tensor.name) || left_out_.contains(std::string(parent(tensor.name)))) continue;
       if (std::ranges::find(kScaleSuffixes, suffix) != kScaleSuffixes.end()) {
         table_.warnings.push_back(where(tensor) + " is not used: no quantized layer takes it");
       } else if (std::ranges::find(kCacheSuffixes, suffix) != kCacheSuffixes.end()) {
-        auto& [count, first] = cache[suffix];
-        if (count++ == 0) first = &tensor;
+        add(cache, suffix, tensor);
+      } else if (is_under_quantized(tensor.name)) {
+        add(under, suffix, tensor);
+      } else if (is_quantized(tensor) || (tensor.shape.rank() >= 2 && scale_beside(tensor) != nullptr)) {
+        add(others, suffix, tensor);
       }
     }
     for (const auto& [suffix, entry] : cache) {
-      table_.warnings.push_back(
-          where(*entry.second) +
-          (entry.first == 1 ? "" : " and others like it (" + std::to_string(entry.first) + " in all)") +
-          ": an attention cache's, not used");
+      table_.warnings.push_back(text(entry) + ": an attention cache's, not used");
+    }
+    for (const auto& [suffix, entry] : under) {
+      table_.warnings.push_back(text(entry) + ": not used, although the layer is quantized and may need it");
+    }
+    for (const auto& [suffix, entry] : others) {
+      const StoredTensor& tensor = *entry.second;
+      const StoredTensor* scale = scale_beside(tensor);
+      table_.warnings.push_back(text(entry) + ": " + tensor.stored_dtype + " " + tensor.shape.text() +
+                                (scale == nullptr ? "" : " with " + quote(scale->name)) +
+                                " and no linear layer's: not used");
     }
   }
 
@@ -382,6 +417,7 @@ class TableBuilder {
   LayerTable table_;
   std::set<std::string, std::less<>> used_;
   std::set<std::string, std::less<>> left_out_;
+  std::set<std::string, std::less<>> quantized_;  // layers
 };
 
 }  // namespace
@@ -418,6 +454,16 @@ bool natural_less(std::string_view a, std::string_view b) {
 
 std::string where(const StoredTensor& tensor) {
   return escape(tensor.file.filename().string()) + ": tensor " + quote(tensor.name);
+}
+
+bool is_linear_weight(const StoredTensor& tensor) {
+  return tensor.name.ends_with(".weight") && tensor.shape.rank() == 2 && !is_embedding(parent(tensor.name));
+}
+
+bool is_scale_name(std::string_view name) {
+  const std::string_view suffix = last_segment(name);
+  return std::ranges::find(kScaleSuffixes, suffix) != kScaleSuffixes.end() ||
+         std::ranges::find(kWeightScaleNames, suffix) != kWeightScaleNames.end();
 }
 
 const StoredTensor* find_tensor(const std::vector<StoredTensor>& tensors, std::string_view name) {

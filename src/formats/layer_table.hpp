@@ -36,6 +36,12 @@ bool natural_less(std::string_view a, std::string_view b);
 // "model.safetensors: tensor "x.weight"": how messages begin.
 std::string where(const StoredTensor& tensor);
 
+// A matrix that a linear layer computes with, by name and shape: "x.weight", and x is no embedding.
+bool is_linear_weight(const StoredTensor& tensor);
+
+// Does only a quantized linear layer have a tensor of such a name ("x.weight_scale")?
+bool is_scale_name(std::string_view name);
+
 // The tensor of that name; nullptr when there is none.
 const StoredTensor* find_tensor(const std::vector<StoredTensor>& tensors, std::string_view name);
 

@@ -30,7 +30,8 @@ struct ModuleScheme {
   Activation activation = Activation::kDynamic;
   bool input_symmetric = true;
   std::optional<float> input_scale_ub;
-  bool ue8m0 = false;  // scales are powers of two, those of the activations too
+  std::string e4m3_member;  // FP8: the member that says e4m3; empty: the stored type decides
+  bool ue8m0 = false;       // scales are powers of two, those of the activations too
 };
 
 struct QuantConfig {
