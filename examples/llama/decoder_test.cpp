@@ -316,6 +316,16 @@ TEST_F(Decoder, LinearsOnAGpuGiveTheLogitsOfTheCpu) {
   unsetenv("SCALEDMM_BACKEND");
 }
 
+// A cache for the whole window would be 2^40 positions long.
+TEST_F(Decoder, MemoryFollowsTheTextAndNotTheWindow) {
+  Model model = Model::load(folder_ / "bf16", DenseMath::kF32, context_);
+  const auto silent = [](std::size_t, std::size_t) {};
+  const Evaluation all = evaluate(model, tokens_, static_cast<std::int64_t>(tokens_.size()), context_, silent);
+  const Evaluation huge = evaluate(model, tokens_, std::int64_t{1} << 40, context_, silent);
+  EXPECT_EQ(all.perplexity, huge.perplexity);
+  EXPECT_EQ(divergence(model, model, tokens_, std::int64_t{1} << 40, context_), 0);
+}
+
 TEST_F(Decoder, PerplexityIsTheFormula) {
   Model model = Model::load(folder_ / "bf16", DenseMath::kF32, context_);
   const Evaluation result = evaluate(model, tokens_, 20, context_, [](std::size_t, std::size_t) {});

@@ -111,6 +111,8 @@ class Llama(Case):
                           ["generate", self.model, "--prompt", "nonsense"], ["eval", self.model, "--threads", "0"]):
             code, _, err = cli_case.run(*arguments)
             self.assertEqual(code, 2, err)
+        self.fails(2, "evil", self.model, names=["no subcommand evil"])
+        self.fails(2, "generate", self.model, "--seed", "-1", names=["-1"])
         _, _, err = cli_case.run("eval", self.model, "--dense", "fp8")
         self.assertIn("fp8 not in {f32,bf16}", err)
         self.fails(2, "eval", self.model, "--device", "pdp11", names=["pdp11"])

@@ -242,7 +242,7 @@ int run_main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   generate->add_option("--temperature", options.temperature, "0: greedy")->capture_default_str();
-  generate->add_option("--seed", options.seed, "of the sampling")->capture_default_str();
+  generate->add_option("--seed", options.seed, "of the sampling")->capture_default_str()->check(CLI::NonNegativeNumber);
   CLI::App* table = add("report", "All schemes beside the dense model: size, perplexity, speed, kernel", run_report);
   table->add_option("--models", options.folder, "folder that holds bf16, int8, fp8, fp8-channel, fp8-block")
       ->required();
@@ -256,7 +256,12 @@ int run_main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    const bool has_command = !app.get_subcommands().empty();
+    const std::string reason =
+        has_command || app.remaining().empty() ? error.what() : "there is no subcommand " + app.remaining().front();
+    fmt::print(stderr, "llama: {} (see llama --help)\n", reason);
+    return kUsage;
   }
   const std::filesystem::path folder = options.folder;
   const auto beside = command == run_report ? folder / "example" : folder / ".." / "example";
