@@ -78,10 +78,7 @@ int convert_checkpoint(const ConvertCommand& options) {
   convert_options.ignore = options.ignore;
   convert_options.asymmetric_inputs = options.asymmetric_inputs;
   std::vector<std::string> warnings;
-  convert_options.warn = [&warnings](const std::string& text) {
-    note(text);
-    warnings.push_back(text);
-  };
+  convert_options.warn = note_into(warnings);
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
     calibration = load_calibration(options.calibration);

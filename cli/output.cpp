@@ -21,6 +21,13 @@ void print_line(std::string_view text) { print(printable(text) + "\n"); }
 
 void note(std::string_view text) { std::fprintf(stderr, "scaledmm: %s\n", printable(text).c_str()); }
 
+std::function<void(const std::string&)> note_into(std::vector<std::string>& warnings) {
+  return [&warnings](const std::string& text) {
+    note(text);
+    warnings.push_back(text);
+  };
+}
+
 std::string json_text(const Json& document) {
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

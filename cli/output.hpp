@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ void print(std::string_view text);
 void print_line(std::string_view text);
 // A line to standard error: "scaledmm: text", printable().
 void note(std::string_view text);
+// What takes the library's warnings: each is noted, and kept in `warnings`, which must outlive it.
+std::function<void(const std::string&)> note_into(std::vector<std::string>& warnings);
 
 // An indented document, or one object on one line. Bytes that are not UTF-8 are replaced.
 void print_json(const Json& document);

@@ -30,10 +30,7 @@ int rotate_checkpoint(const RotateCommand& options) {
   RotateOptions rotate_options;
   rotate_options.seed = options.seed;
   std::vector<std::string> warnings;
-  rotate_options.warn = [&warnings](const std::string& text) {
-    note(text);
-    warnings.push_back(text);
-  };
+  rotate_options.warn = note_into(warnings);
   std::optional<Calibration> calibration;
   if (!options.calibration.empty()) {
     calibration = load_calibration(options.calibration);

@@ -159,6 +159,11 @@ LLAMA_INLINE void exponentials_from(std::int64_t i, float* x, std::int64_t n, fl
   }
 }
 
+LLAMA_INLINE void divide_by_sum(float* x, std::int64_t n, const Floats& sums) {
+  const float inverse = 1 / sum(sums);
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
+}
+
 LLAMA_CLONES void multiply_narrow(const Product& p) {
   for (std::int64_t block = 0; block < p.blocks; ++block) tiles<Floats, 4, 1>(p, block);
 }
@@ -187,8 +192,7 @@ LLAMA_WIDE void silu_multiply_wide(const float* gate, const float* up, std::int6
 LLAMA_CLONES void softmax_narrow(float* x, std::int64_t n, float scale) {
   Floats sums = {};
   exponentials_from(0, x, n, largest<Floats>(x, n), scale, sums);
-  const float inverse = 1 / sum(sums);
-  for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
+  divide_by_sum(x, n, sums);
 }
 LLAMA_WIDE void softmax_wide(float* x, std::int64_t n, float scale) {
   const float top = largest<WideFloats>(x, n);
@@ -207,8 +211,7 @@ LLAMA_WIDE void softmax_wide(float* x, std::int64_t n, float scale) {
     sums += half;
   }
   exponentials_from(i, x, n, top, scale, sums);
-  const float inverse = 1 / sum(sums);
-  for (std::int64_t j = 0; j < n; ++j) x[j] *= inverse;
+  divide_by_sum(x, n, sums);
 }
 
 }  // namespace
