@@ -91,8 +91,12 @@ std::string rejections_text(const Selection& selection) {
   std::string text;
   for (const Candidate& candidate : selection.candidates) {
     if (candidate.kernel == selection.kernel) continue;
-    text += fmt::format("  {:<{}}  {}\n", candidate.kernel->name(), width,
-                        candidate.ok ? "could run it too, but stands later in the list" : printable(candidate.reason));
+    std::string why = printable(candidate.reason);
+    if (candidate.ok) {
+      why = candidate.better.empty() ? "could run it too, but stands later in the list"
+                                     : fmt::format("could run it too, but comes after {}: {}", candidate.better, why);
+    }
+    text += fmt::format("  {:<{}}  {}\n", candidate.kernel->name(), width, why);
   }
   return text;
 }

@@ -41,6 +41,18 @@ class KernelTest : public testing::TestWithParam<TestedKernel> {
     }
   }
 
+  // The same with every type of x that it takes.
+  template <class Check>
+  void for_each_scheme_and_input(std::int64_t n, std::int64_t k, const Check& check) {
+    for_each_scheme(n, k, [&](const Scheme& scheme) {
+      for (const DType x : kFloats) {
+        if (!accepts(scheme, n, k, x)) continue;
+        SCOPED_TRACE(name(x));
+        check(scheme, x);
+      }
+    });
+  }
+
  private:
   Context context_{Threading{.threads = 3}};
 };

@@ -207,17 +207,17 @@ TEST_P(Contract, GivesARowTheSameBitsInAnyBatchOnAnyThreads) {
   ASSERT_TRUE(kernel().info().guarantees.batch_invariant);
   ASSERT_TRUE(kernel().info().guarantees.thread_invariant);
   Context one(Threading{.threads = 1}), all;
-  for_each_scheme(kN, kK, [&](const Scheme& scheme) {
-    const Layer layer = make_layer(scheme, kN, kK).process(kernel(), context());
-    const Matrix x = make_activation(DType::kBF16, kM, kK);
+  for_each_scheme_and_input(kN, kK, [&](const Scheme& scheme, DType x_dtype) {
+    const Layer layer = make_layer(scheme, kN, kK, x_dtype).process(kernel(), context());
+    const Matrix x = make_activation(x_dtype, kM, kK);
     const Matrix y = apply(kernel(), layer, x, nullptr, one);
     EXPECT_EQ(first_difference(apply(kernel(), layer, x, nullptr, context()), y), "");
     EXPECT_EQ(first_difference(apply(kernel(), layer, x, nullptr, all), y), "");
     if (!scheme.is_int8() && scheme.fp8().activation_quant_key == kFp8DynamicTensorSym)
       return;  // one scale for the batch
-    for (const std::int64_t m : {1, 2, 5, 6, 16, 17, 32, 33, 64, 128}) {
+    for (const std::int64_t m : {1, 2, 5, 6, 10, 11, 16, 17, 32, 33, 64, 128}) {
       const Matrix part =
-          make_matrix(DType::kBF16, m, kK, [&](std::int64_t i, std::int64_t j) { return x.at(kM - m + i, j); });
+          make_matrix(x_dtype, m, kK, [&](std::int64_t i, std::int64_t j) { return x.at(kM - m + i, j); });
       const Matrix got = apply(kernel(), layer, part, nullptr, context());
       for (std::int64_t i = 0; i < m; ++i) ASSERT_EQ(got.row(i), y.row(kM - m + i)) << "M " << m << " row " << i;
     }
@@ -289,8 +289,8 @@ TEST_P(Contract, TakesPrequantizedActivations) {
 }
 
 TEST_P(Contract, SurvivesExtremes) {
-  constexpr std::int64_t kM = 6, kN = 20, kK = 129;
-  const float values[] = {3e38f, -3e38f, 1e-30f, -0.0f, 1.0f, 448.0f};
+  constexpr std::int64_t kM = 7, kN = 20, kK = 129;
+  const float values[] = {3e38f, -3e38f, 1e-30f, -0.0f, 1.0f, 448.0f, 1e-36f};
   for_each_scheme(kN, kK, [&](const Scheme& scheme) {
     for (const DType x_dtype : kFloats) {
       if (!accepts(scheme, kN, kK, x_dtype)) continue;
@@ -308,7 +308,7 @@ TEST_P(Contract, SurvivesExtremes) {
       }
       const float limit = x_dtype == DType::kF16 ? 65504.0f : 1e30f;
       const Matrix x = make_matrix(x_dtype, kM, kK, [&](std::int64_t m, std::int64_t k) {
-        const float value = m == 5 ? values[k % 6] : values[m] * (k % 2 ? 1.0f : 0.5f);
+        const float value = m == 5 ? values[k % 7] : values[m] * (k % 2 ? 1.0f : 0.5f);
         return std::clamp(value, -limit, limit);
       });
       ASSERT_EQ(contract_violation(kernel(), data, x, nullptr, context()), "") << name(x_dtype);
@@ -332,14 +332,14 @@ TEST_P(Contract, OverflowsToInf) {
 
 TEST_P(Contract, KeepsNonFiniteRowsToThemselves) {
   constexpr std::int64_t kM = 8, kN = 21, kK = 140;
-  for_each_scheme(kN, kK, [&](const Scheme& scheme) {
-    const LayerData data = make_layer(scheme, kN, kK);
+  for_each_scheme_and_input(kN, kK, [&](const Scheme& scheme, DType x_dtype) {
+    const LayerData data = make_layer(scheme, kN, kK, x_dtype);
     const Layer layer = data.process(kernel(), context());
     const bool weight_only =
         !scheme.is_int8() && (!scheme.fp8().activation_quant_key || kernel().info().computes == "w8a16");
     const bool is_static = data.input_scale && !weight_only;
     const auto run = [&](float in_row_1, float in_row_6) {
-      Matrix x = make_activation(DType::kBF16, kM, kK);
+      Matrix x = make_activation(x_dtype, kM, kK);
       x.set(1, 135, in_row_1);
       x.set(6, 3, in_row_6);
       return apply(kernel(), layer, x, nullptr, context());

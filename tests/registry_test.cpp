@@ -78,8 +78,28 @@ TEST(Registry, QuantizedActivationsComeFirstWhereFp8IsAnInstructionOrWhenAskedFo
   FP8ScaledMMLinearLayerConfig half = std::get<FP8ScaledMMLinearLayerConfig>(fp8_layer());
   half.input_dtype = DType::kF16;
   EXPECT_EQ(select(half, cpu_device(Isa::kAmx)).name(), "fp8_w8a8_amx");
+  const Selection selection = explain(half, cpu_device(Isa::kAmx));
+  const auto after = std::ranges::find(selection.candidates, find_kernel("fp8_w8a16_amx"), &Candidate::kernel);
+  EXPECT_TRUE(after->ok);
+  EXPECT_EQ(after->better, "fp8_w8a8_amx");
+  EXPECT_NE(after->reason.find("2 bf16 products"), std::string::npos) << after->reason;
+  EXPECT_NE(selection.text().find("; after fp8_w8a8_amx: " + after->reason), std::string::npos) << selection.text();
+  for (const DType input : {DType::kF16, DType::kF32}) {
+    half.input_dtype = input;
+    SelectOptions without;
+    without.disabled = std::vector<std::string>{"fp8_w8a8_amx"};
+    EXPECT_EQ(select(half, cpu_device(Isa::kAmx), without).name(), "fp8_w8a16_amx");
+    without.disabled.reset();
+    without.backend = "w8a16";
+    EXPECT_EQ(select(half, cpu_device(Isa::kAmx), without).name(), "fp8_w8a16_amx");
+    without.backend.reset();
+    without.force = "fp8_w8a16_amx";
+    EXPECT_EQ(select(half, cpu_device(Isa::kAmx), without).name(), "fp8_w8a16_amx");
+  }
   FP8ScaledMMLinearLayerConfig weight_only = std::get<FP8ScaledMMLinearLayerConfig>(fp8_layer());
   weight_only.activation_quant_key.reset();
+  EXPECT_EQ(select(weight_only, diamond).name(), "fp8_w8a16_amx");
+  weight_only.input_dtype = DType::kF32;
   EXPECT_EQ(select(weight_only, diamond).name(), "fp8_w8a16_amx");
   SelectOptions asked;
   asked.backend = "w8a8";

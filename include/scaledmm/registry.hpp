@@ -37,7 +37,8 @@ struct SelectOptions {
 struct Candidate {
   const LinearKernel* kernel = nullptr;
   bool ok = false;
-  std::string reason;  // why not; empty when ok
+  std::string reason;  // why not, or why `better` comes first; else empty
+  std::string better;  // a kernel that is taken before this one where both can be; empty: none
 };
 
 // The outcome, as data: every candidate of the device in list order, what was taken, and what the user should know.

@@ -85,8 +85,15 @@ Support answer(const LinearKernel& kernel, const LayerConfig& config, const Devi
 }
 
 const LinearKernel* first_ok(const Selection& selection, const std::optional<std::string>& backend) {
+  const auto can_be_taken = [&](const Candidate& candidate) {
+    return candidate.ok && (!backend || in_backend(candidate.kernel->info(), *backend));
+  };
   for (const Candidate& candidate : selection.candidates) {
-    if (candidate.ok && (!backend || in_backend(candidate.kernel->info(), *backend))) return candidate.kernel;
+    if (!can_be_taken(candidate)) continue;
+    const auto better = std::ranges::find_if(
+        selection.candidates, [&](const Candidate& other) { return other.kernel->name() == candidate.better; });
+    if (better == selection.candidates.end() || !can_be_taken(*better)) return candidate.kernel;
+    return better->kernel;
   }
   return nullptr;
 }
@@ -110,7 +117,7 @@ std::string line_of(const Selection& selection) {
                      "]: " + std::string(selection.kernel->name());
   for (const Candidate& candidate : selection.candidates) {
     if (candidate.kernel == selection.kernel) break;
-    if (!candidate.ok) line += "; not " + std::string(candidate.kernel->name()) + ": " + candidate.reason;
+    if (!candidate.reason.empty()) line += "; not " + std::string(candidate.kernel->name()) + ": " + candidate.reason;
   }
   return line;
 }
@@ -156,7 +163,7 @@ Selection explain(const LayerConfig& config, const Device& device, const SelectO
     const bool here = kernel->info().device == device.kind || kernel == settings.forced;
     if (!here) continue;
     const Support support = answer(*kernel, config, device, settings, options);
-    selection.candidates.push_back({kernel, support.ok(), support.reason()});
+    selection.candidates.push_back({kernel, support.ok(), support.reason(), support.better()});
   }
   if (settings.forced != nullptr) {
     const auto forced = std::ranges::find(selection.candidates, settings.forced, &Candidate::kernel);

@@ -34,6 +34,7 @@ std::string Selection::text() const {
     if (candidate.ok) {
       result += "computes " + std::string(candidate.kernel->info().computes);
       if (!upstream_of(candidate).empty()) result += ", stands for " + upstream_of(candidate);
+      if (!candidate.better.empty()) result += "; after " + candidate.better + ": " + candidate.reason;
     } else {
       result += candidate.reason;
     }

@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::int64_t kTileRows = 32;
 
-std::int64_t parts_of(DType x) { return x == DType::kBF16 ? 1 : x == DType::kF16 ? 2 : 3; }
-
 // Prepared rows: tiles [row / 16][k / 32][row % 16][k % 32].
 std::int64_t row_bytes(std::int64_t padded_k) { return padded_k * 2; }
 
@@ -25,7 +23,7 @@ SCALEDMM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,amx-tile
 
 template <class Load>
 void prepare_as(const dense::RowCall& call) {
-  const std::int64_t parts = parts_of(call.dtype);
+  const std::int64_t parts = bf16::parts_of(call.dtype);
   std::byte* out[3];
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t row = call.row * parts + part;
@@ -112,19 +110,6 @@ void multiply(std::int64_t panels, const dense::TileCall& call) {
   call.streams ? multiply_rows<true>(panels, call) : multiply_rows<false>(panels, call);
 }
 
-void add_parts(std::int64_t parts, std::int64_t panels, std::int64_t rows, float* sums, std::int64_t panel_sums) {
-  for (std::int64_t p = 0; p < panels; ++p, sums += panel_sums) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const float* from = sums + row * parts * dense::kPanelColumns;
-      __m512 sum = _mm512_load_ps(from + (parts - 1) * dense::kPanelColumns);
-      for (std::int64_t part = parts - 2; part >= 0; --part) {
-        sum = _mm512_add_ps(sum, _mm512_load_ps(from + part * dense::kPanelColumns));
-      }
-      _mm512_store_ps(sums + row * dense::kPanelColumns, sum);
-    }
-  }
-}
-
 SCALEDMM_TARGET_END
 
 }  // namespace
@@ -139,10 +124,10 @@ const dense::Kernel& bf16_amx() {
                                          .group_panels = 2,
                                          .panels_at_once = [](std::int64_t) -> std::int64_t { return 2; },
                                          .row_bytes = row_bytes,
-                                         .parts = parts_of,
+                                         .parts = bf16::parts_of,
                                          .prepare = prepare,
                                          .multiply = multiply,
-                                         .add_parts = add_parts,
+                                         .add_parts = bf16::add_parts,
                                          .store = fp8::store_rows,
                                          .begin = configure_tiles,
                                          .end = release_tiles};

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/target.hpp"
+#include "kernels/cpu/bf16_parts.hpp"
 #include "kernels/cpu/fp8_product.hpp"
 #include "kernels/cpu/row_stores_avx512.hpp"
 
@@ -171,7 +172,9 @@ void end_piece(const Piece& piece, std::int64_t rows, const TileCall& call) {
   const Sums sums{near, kNearPanel};
   store_sums<kHalves, kPanels>(sums);
   if (call.scales != nullptr) add_block<kPanels>(sums, rows, piece.block, call, is_last ? sums : totals);
-  if (is_last) store_outputs<kPanels>(sums, call.inverse_power, *call.store);
+  if (!is_last) return;
+  if (call.parts > 1) bf16::add_parts(call.parts, kPanels, call.store->rows, near, kNearPanel);
+  store_outputs<kPanels>(sums, call.inverse_power, *call.store);
 }
 
 }  // namespace

@@ -175,14 +175,6 @@ Support can_implement_w8a16(const LayerConfig& config) {
   return Support::yes();
 }
 
-Support can_implement_w8a16_bf16(const LayerConfig& config) {
-  const Support any = can_implement_w8a16(config);
-  if (any && input_dtype(config) != DType::kBF16) {
-    return Support::no("input is " + text(input_dtype(config)) + ", which bf16 products would round");
-  }
-  return any;
-}
-
 Support can_implement_w8a8(const LayerConfig& config) {
   const Support weights = can_implement_w8a16(config);
   if (!weights) return weights;

@@ -119,8 +119,6 @@ std::unique_ptr<PackedFp8> adopt(const Packing& packing, const CheckedWeights& w
 
 // The FP8 layers that the fp8_w8a16 kernels take: any block, any activation key (activations stay as they are).
 Support can_implement_w8a16(const LayerConfig& config);
-// The same with bf16 activations only.
-Support can_implement_w8a16_bf16(const LayerConfig& config);
 // The FP8 layers that the fp8_w8a8 kernels take: activations per tensor, per token, or in groups of the weights' K
 // blocks.
 Support can_implement_w8a8(const LayerConfig& config);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/cpu/bf16_parts.hpp"
 #include "kernels/cpu/shares.hpp"
 #include "numerics/formats.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kItemsPerWorker = 4;  // so that a late thread costs a quarter of its share at most
 
-constexpr std::int64_t kCodeBytes = 2;  // of a code in a packer's row, at most
+constexpr std::int64_t kCodeBytes = 2;  // of a code, or of a value of a part, in a packer's row, at most
 constexpr float kOne = 1.0f;            // the row scale of W8A16
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -32,6 +33,7 @@ struct Plan {
   const PackedFp8& packed;
   const ApplyArguments& arguments;
   const Quantizer* quantizer = nullptr;  // W8A8
+  std::int64_t parts = 1;                // tile rows of a row of x; rows are rows of x otherwise
   std::int64_t tiles = 0;
   std::int64_t row_blocks = 0;
   std::int64_t group_panels = 0;
@@ -39,14 +41,16 @@ struct Plan {
   PackedX x = {};
   float* factors = nullptr;        // [M]: of the totals; unused where the sums of W8A8 are scaled when stored
   float* row_scales = nullptr;     // [M][blocks], W8A8
-  std::byte* row_codes = nullptr;  // for each packer one row of codes, W8A8
+  std::byte* row_codes = nullptr;  // for each packer one row of codes, W8A8, or of parts
   std::int64_t row_code_bytes = 0;
 
   // The sums of the only scale block are scaled and get their bias in one go.
   bool scales_when_stored() const { return quantizer != nullptr && packed.per_channel; }
+  std::int64_t row_unit() const { return std::max<std::int64_t>(1, kernels.row_unit / parts); }
+  std::int64_t tile_rows() const { return kernels.tile_rows / parts / row_unit() * row_unit(); }  // at most
   std::int64_t tile_begin(std::int64_t tile) const {
-    const std::int64_t units = divide_up(arguments.m, kernels.row_unit);
-    return std::min(arguments.m, part_begin(units, tiles, tile) * kernels.row_unit);
+    const std::int64_t units = divide_up(arguments.m, row_unit());
+    return std::min(arguments.m, part_begin(units, tiles, tile) * row_unit());
   }
   std::int64_t tile_sums() const { return kernels.tile_rows * kPanelColumns; }
   // One tile streams over the whole of K; more share chunks.
@@ -135,8 +139,10 @@ void store_panels(const Plan& plan, std::int64_t first_tile, std::int64_t tiles,
     const std::int64_t first_row = plan.tile_begin(first_tile + tile);
     const std::int64_t rows = plan.tile_begin(first_tile + tile + 1) - first_row;
     StoreCall store = store_call(plan, first_row, rows, first_panel, panels);
-    store.totals = totals + tile * plan.tile_sums();
+    float* of_tile = totals + tile * plan.tile_sums();
+    store.totals = of_tile;
     store.panel_totals = tiles * plan.tile_sums();
+    if (plan.parts > 1) bf16::add_parts(plan.parts, panels, rows, of_tile, store.panel_totals);
     store_rows(store);
   }
 }
@@ -147,7 +153,7 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
   const TileKernels& kernels = plan.kernels;
   const bool one_tile = plan.tiles == 1;
   const std::int64_t most_panels =
-      one_tile ? kernels.panels_at_once(plan.tile_begin(first_tile + 1) - plan.tile_begin(first_tile))
+      one_tile ? kernels.panels_at_once((plan.tile_begin(first_tile + 1) - plan.tile_begin(first_tile)) * plan.parts)
                : kernels.kept_panels;
 
   TileCall call;
@@ -160,6 +166,7 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
   call.panel_scales = blocks * kPanelColumns;
   call.inverse_power = 1.0f / power_of(packed.order, packed.dtype);
   call.row_scales = &kOne;
+  call.parts = plan.parts;
   if (plan.quantizer != nullptr) {
     call.row_scales_stride = blocks;
     call.row_scales_step = 1;
@@ -184,7 +191,7 @@ void multiply_panels(const Plan& plan, std::int64_t first_tile, std::int64_t til
           store = store_call(plan, first_row, rows, first_panel + panel, width);
           call.store = &store;
         }
-        kernels.multiply(packed.dtype, source, rows, width, call);
+        kernels.multiply(packed.dtype, source, rows * plan.parts, width, call);
       }
     }
   }
@@ -204,7 +211,24 @@ void multiply_item(const Plan& plan, std::int64_t item, const Workspace& workspa
   multiply_panels(plan, first_tile, end_tile - first_tile, first_panel, panels, workspace);
 }
 
-// `codes` is the packer's row of codes.
+// Row `row` of x, the parts of which are rows of the tile. Returns what the totals are multiplied by.
+float pack_parts(const Plan& plan, TileRows rows, std::int64_t row, std::int64_t first, std::byte* memory) {
+  const ApplyArguments& arguments = plan.arguments;
+  const auto* x = static_cast<const std::byte*>(arguments.x) + row * arguments.x_stride * size_bytes(arguments.x_dtype);
+  auto* parts = reinterpret_cast<std::uint16_t*>(memory);
+  const float factor = bf16::split_row(x, arguments.x_dtype, plan.packed.k, parts);
+  rows.dtype = DType::kBF16;
+  rows.stride = 0;
+  rows.rows *= plan.parts;
+  rows.finds_power = false;
+  for (std::int64_t part = 0; part < plan.parts; ++part) {
+    rows.x = parts + part * plan.packed.k;
+    plan.kernels.pack_row(rows, (row - first) * plan.parts + part);
+  }
+  return factor;
+}
+
+// `codes` is the packer's row of codes or parts.
 void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, std::int64_t end, std::byte* codes) {
   const std::int64_t first = plan.tile_begin(tile);
   TileRows rows;
@@ -223,6 +247,10 @@ void pack_rows_of_tile(const Plan& plan, std::int64_t tile, std::int64_t begin, 
                    plan.row_scales + row * blocks);
       plan.factors[row] = plan.kernels.pack_row(rows, row - first);
     }
+    return;
+  }
+  if (plan.parts > 1) {
+    for (std::int64_t row = begin; row < end; ++row) plan.factors[row] = pack_parts(plan, rows, row, first, codes);
     return;
   }
   rows.x = static_cast<const std::byte*>(plan.arguments.x) +
@@ -263,17 +291,18 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   const std::int64_t m = arguments.m;
   if (m == 0) return;
   Plan plan{kernels, packed, arguments, quantizer};
-  plan.tiles = divide_up(m, kernels.tile_rows);
+  if (quantizer == nullptr && kernels.parts != nullptr) plan.parts = kernels.parts(arguments.x_dtype);
+  plan.tiles = divide_up(m, plan.tile_rows());
   // The rest of the second-level cache is for the sums and the weights that come next.
   const std::int64_t x_share = context.device().l2_bytes * kernels.x_eighths / 8;
   const std::int64_t chunk_k = std::min(kernels.packing.chunk_k, packed.padded_k);
   const std::int64_t chunk_tile_bytes = kernels.tile_rows * chunk_k * kernels.x_bytes;
   plan.row_blocks = divide_up(plan.tiles, std::max<std::int64_t>(1, x_share / chunk_tile_bytes));
-  const std::int64_t work = m * packed.panels * kPanelColumns * packed.padded_k;
+  const std::int64_t work = m * plan.parts * packed.panels * kPanelColumns * packed.padded_k;
   const std::int64_t useful_threads =
       std::min<std::int64_t>(context.threads(), std::max<std::int64_t>(1, work / kWorkPerThread));
   // Few rows stay in L2 over the whole of K, and a panel's codes are then best read in one go.
-  const std::int64_t least_panels = plan.tiles == 1 ? kernels.panels_at_once(m) : kernels.kept_panels;
+  const std::int64_t least_panels = plan.tiles == 1 ? kernels.panels_at_once(m * plan.parts) : kernels.kept_panels;
   const std::int64_t block_rows = divide_up(plan.tiles, plan.row_blocks) * kernels.tile_rows;
   plan.group_panels = least_panels;
   if (plan.tiles > 1 && block_rows * packed.padded_k * kernels.x_bytes > x_share) {
@@ -292,7 +321,7 @@ void multiply_by(const TileKernels& kernels, const PackedFp8& packed, const Appl
   const std::int64_t factor_bytes = aligned(m * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t blocks = quantizer == nullptr ? 0 : static_cast<std::int64_t>(packed.blocks.size());
   const std::int64_t scale_bytes = aligned(m * blocks * static_cast<std::int64_t>(sizeof(float)));
-  if (quantizer != nullptr) plan.row_code_bytes = aligned(packed.k * kCodeBytes);
+  if (quantizer != nullptr || plan.parts > 1) plan.row_code_bytes = aligned(plan.parts * packed.k * kCodeBytes);
   const std::int64_t worker_bytes = workspace_bytes(plan);
   std::byte* scratch = context.scratch(x_bytes + factor_bytes + scale_bytes + packers * plan.row_code_bytes +
                                        workers * worker_bytes + Shares::bytes(workers));

@@ -40,6 +40,7 @@ struct TileCall {
   std::int64_t row_scales_stride = 0;
   std::int64_t row_scales_step = 0;  // both 0: one value, 1
   const StoreCall* store = nullptr;  // of kernels that store: outputs take the place of the last block's totals
+  std::int64_t parts = 1;            // tile rows of an output row
 
   std::int64_t length() const { return pieces.back().position + pieces.back().steps - pieces.front().position; }
   float row_scale(std::int64_t row, std::int64_t block) const {
@@ -50,7 +51,7 @@ struct TileCall {
 // What a kernel brings. Rows are cut into tiles, tiles into row blocks that reuse a widened chunk of the weights.
 struct TileKernels {
   std::int64_t tile_rows = 0;            // most rows of a tile
-  std::int64_t row_unit = 1;             // tiles begin at multiples of this
+  std::int64_t row_unit = 1;             // tiles have multiples of this, but the last
   Packing packing;                       // a chunk should stay in L1
   std::int64_t kept_panels = 1;          // panels of a chunk
   std::int64_t group_panels = 8;         // that reuse a chunk of x from L2 before it is left, at most
@@ -59,6 +60,8 @@ struct TileKernels {
   std::int64_t x_bytes = 4;              // of an activation in a packed tile
   std::int64_t kept_bytes = 4;           // of a widened weight; 0 where every tile takes the codes
   CodeForm code_form = CodeForm::kBF16;  // what pack_row takes of quantized activations
+  // Tile rows of a row of activations that are not quantized, for kernels that multiply bf16; nullptr for 1.
+  std::int64_t (*parts)(DType x) = nullptr;
   // Panels that one call with Weights::kCodes takes for so many rows: 1, 2 or 4. Fewer may come at the end.
   std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;
   // Packs one row of a tile. Returns what its totals are multiplied by; 0 asks for the row to be computed plainly

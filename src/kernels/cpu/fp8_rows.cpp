@@ -180,22 +180,13 @@ SCALEDMM_TARGET_END
 
 namespace {
 
-// The power of two that a bf16 row is multiplied by, 0 when none will do. What is not finite has no power.
-float bf16_row_power(const TileRows& rows, std::int64_t row) {
-  constexpr int kSmallest = kF32ExponentBias - 80;  // exponent fields
-  constexpr int kLargest = kF32ExponentBias + 64;
-  constexpr int kNotFinite = 0xff;
+float power_of_row(const TileRows& rows, std::int64_t row) {
+  if (!rows.finds_power) return 1.0f;
   const Bf16Range range = bf16_range(reinterpret_cast<const std::uint16_t*>(row_begin(rows, row)), rows.k());
   if (range.below == 0xffff) return 1.0f;  // all zero
-  const int smallest = (range.below + 1) >> 7;
-  const int largest = range.largest >> 7;
-  const bool is_large = largest > kLargest && largest < kNotFinite;
-  if (smallest >= kSmallest && !is_large) return 1.0f;
   // A denormal bf16 has at most 6 leading zeros: exponent field 0 stands for -6 to 0.
-  const int least = smallest == 0 ? -6 : smallest;
-  const int shift = is_large ? kLargest - largest : kSmallest - least;
-  if (largest + shift > kLargest || least + shift < kSmallest) return 0.0f;
-  return std::bit_cast<float>((static_cast<std::uint32_t>(kF32ExponentBias) + static_cast<std::uint32_t>(shift)) << 23);
+  const int smallest = (range.below + 1) >> 7;
+  return bf16_row_power(smallest == 0 ? -6 : smallest, range.largest >> 7);
 }
 
 // Calls visit(k, elements, count) for the part of the row in one chunk, times `power`, in runs of a tile's row or less,
@@ -274,9 +265,20 @@ float pack_f32_row(const TileRows& rows, std::int64_t row) {
   return power;
 }
 
+float bf16_row_power(int smallest, int largest) {
+  constexpr int kSmallest = kF32ExponentBias - 80;  // exponent fields
+  constexpr int kLargest = kF32ExponentBias + 64;
+  constexpr int kNotFinite = 0xff;
+  const bool is_large = largest > kLargest && largest < kNotFinite;
+  if (smallest >= kSmallest && !is_large) return 1.0f;
+  const int shift = is_large ? kLargest - largest : kSmallest - smallest;
+  if (largest + shift > kLargest || smallest + shift < kSmallest) return 0.0f;
+  return std::bit_cast<float>((static_cast<std::uint32_t>(kF32ExponentBias) + static_cast<std::uint32_t>(shift)) << 23);
+}
+
 float pack_bf16_pairs(const TileRows& rows, std::int64_t row) {
   constexpr std::int64_t kPairBytes = 4;
-  const float power = bf16_row_power(rows, row);
+  const float power = power_of_row(rows, row);
   for (const Chunk& chunk : rows.chunks) {
     std::byte* tile = rows.packed.tile(rows.tile, chunk);
     for_each_run<std::uint16_t>(rows, row, chunk, power,
@@ -291,7 +293,7 @@ float pack_bf16_pairs(const TileRows& rows, std::int64_t row) {
 }
 
 float pack_bf16_tiles(const TileRows& rows, std::int64_t row) {
-  const float power = bf16_row_power(rows, row);
+  const float power = power_of_row(rows, row);
   pack_amx_tiles<std::uint16_t>(rows, row, power);
   return inverse(power);
 }

@@ -33,6 +33,7 @@ struct TileRows {
   PackedX packed;
   std::int64_t tile = 0;
   DType weight_dtype = DType::kE4M3FN;
+  bool finds_power = true;  // of two, for a bf16 row; otherwise rows are packed as they are
 
   std::int64_t k() const { return blocks.back().begin + blocks.back().count; }
 };
@@ -50,6 +51,10 @@ float pack_f32_row(const TileRows& rows, std::int64_t row);
 // power of two, which is exact, and its totals by the inverse. A row that spans more than that can mend gets the factor
 // 0.
 float pack_bf16_pairs(const TileRows& rows, std::int64_t row);
+
+// The power of two that such a row is multiplied by, from the exponent fields of its smallest magnitude but zero (below
+// 0 for denormals) and of its largest. 0 when none will do; what is not finite has no power.
+float bf16_row_power(int smallest, int largest);
 
 // The same for AMX tiles: tile[row / 16][k / 32][row % 16][k % 32]; missing rows are zero (the last row writes them).
 float pack_bf16_tiles(const TileRows& rows, std::int64_t row);

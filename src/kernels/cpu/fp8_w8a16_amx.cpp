@@ -1,10 +1,10 @@
 // fp8_w8a16_amx
 //   y[m, n] = bias[n] + sum over K blocks b of sw[n, b] * sum over k in b of x[m, k] * w[n, k]
-//   x [M, K] bf16; w [N, K] e4m3fn, e4m3fnuz or e5m2, widened to bf16; y [M, N] f32, bf16 or f16
+//   x [M, K] f32, bf16 or f16; w [N, K] e4m3fn, e4m3fnuz or e5m2, widened to bf16; y [M, N] f32, bf16 or f16
 // TDPBF16PS multiplies bf16 exactly and adds up 16 odd and 16 even products in f32 before it adds them to the tile.
-// Scales are f32 and applied to f32 sums. Error before the last rounding: at most 2^-24 (K + blocks + 2) sum |x w sw|.
-// The instruction takes denormals as zero; pack_bf16_tiles keeps rows away from them. f32 and f16 activations are
-// refused, not rounded.
+// f32 and f16 activations are p = 3 and 2 bf16 rows, which are they exactly; the sums of these are added in the end.
+// Scales are f32 and applied to f32 sums. Error before the last rounding: 2^-24 (K + blocks + p + 1) sum |x w sw| at
+// most. The instruction takes denormals as zero; rows are kept away from them when they are packed.
 //
 // Weights are widened by VPERMB: two tables of 64 bytes give the low and the high byte of every number, exactly.
 // Source: Intel SDM vol. 2, TDPBF16PS, VPERMB.
@@ -43,6 +43,7 @@ constexpr TileKernels kTileKernels{
     .stores_outputs = true,
     .x_bytes = 2,
     .kept_bytes = 0,
+    .parts = bf16::parts_of,
     .panels_at_once = panels_at_once,
     .pack_row = pack_bf16_tiles,
     .multiply = multiply_tile,
@@ -59,7 +60,7 @@ class Kernel final : public LinearKernel {
         DeviceKind::kCpu,
         Isa::kAmx,
         "w8a16",
-        {true, true, true, "f32", "exact products, f32 sums by 32 of K: 2^-24 (K + blocks + 2) sum |x w sw|"}};
+        {true, true, true, "f32", "exact products, f32 sums by 32 of K: 2^-24 (K + blocks + p + 1) sum |x w sw|"}};
     return kInfo;
   }
   Support is_supported(const Device& device) const override {
@@ -69,7 +70,14 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.amx_bf16) return Support::no("the cpu has no usable amx_bf16");
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16_bf16(config); }
+  Support can_implement(const LayerConfig& config) const override {
+    Support support = fp8::can_implement_w8a16(config);
+    const std::int64_t parts = bf16::parts_of(input_dtype(config));
+    if (!support || parts == 1 || !std::get<FP8ScaledMMLinearLayerConfig>(config).activation_quant_key) return support;
+    return Support::yes_after("fp8_w8a8_amx", "input is " + std::string(scaledmm::name(input_dtype(config))) +
+                                                  ", which takes " + std::to_string(parts) +
+                                                  " bf16 products, and its codes take 1");
+  }
   std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
                                       Context& context) const override {
     return fp8::pack(kTileKernels.packing, weights, context);

@@ -1,13 +1,15 @@
 // fp8_w8a16_avx512bf16
 //   y[m, n] = bias[n] + sum over K blocks b of sw[n, b] * sum over k in b of x[m, k] * w[n, k]
-//   x [M, K] bf16; w [N, K] e4m3fn, e4m3fnuz or e5m2, widened to bf16; y [M, N] f32, bf16 or f16
-// VDPBF16PS multiplies bf16 exactly and adds each product to an f32 sum, the odd one of a pair first. Scales are f32
-// and applied to f32 sums. Error before the last rounding: at most 2^-24 (K + blocks + 2) sum |x w sw|. The instruction
-// takes denormals as zero; pack_bf16_pairs keeps rows away from them. f32 and f16 activations are refused, not rounded.
+//   x [M, K] f32, bf16 or f16; w [N, K] e4m3fn, e4m3fnuz or e5m2, widened to bf16; y [M, N] f32, bf16 or f16
+// VDPBF16PS multiplies bf16 exactly and adds each product to an f32 sum, the odd one of a pair first. f32 and f16
+// activations are p = 3 and 2 bf16 rows, which are they exactly; the sums of these are added in the end. Scales are f32
+// and applied to f32 sums. Error before the last rounding: at most 2^-24 (K + blocks + p + 1) sum |x w sw|. The
+// instruction takes denormals as zero; rows are kept away from them when they are packed.
 //
 // Weights are widened by VPERMB: two tables of 64 bytes give the low and the high byte of every number, exactly.
 // Source: Intel SDM vol. 2, VDPBF16PS, VPERMB.
 #include "device/target.hpp"
+#include "kernels/cpu/bf16_parts.hpp"
 #include "kernels/cpu/fp8_product.hpp"
 #include "kernels/cpu/fp8_widener.hpp"
 
@@ -30,6 +32,7 @@ constexpr TileKernels kTileKernels{
     .kept_panels = 2,
     .x_bytes = 2,
     .kept_bytes = 2,
+    .parts = bf16::parts_of,
     .panels_at_once = panels_at_once,
     .pack_row = pack_bf16_pairs,
     .multiply = multiply_tile,
@@ -44,7 +47,7 @@ class Kernel final : public LinearKernel {
         DeviceKind::kCpu,
         Isa::kAvx512Bf16,
         "w8a16",
-        {true, true, true, "f32", "exact products, f32 sums in K order: 2^-24 (K + blocks + 2) sum |x w sw|"}};
+        {true, true, true, "f32", "exact products, f32 sums in K order: 2^-24 (K + blocks + p + 1) sum |x w sw|"}};
     return kInfo;
   }
   Support is_supported(const Device& device) const override {
@@ -54,7 +57,7 @@ class Kernel final : public LinearKernel {
     if (!device.cpu.avx512_vbmi) return Support::no("the cpu has no usable avx512_vbmi, which widens the weights");
     return Support::yes();
   }
-  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16_bf16(config); }
+  Support can_implement(const LayerConfig& config) const override { return fp8::can_implement_w8a16(config); }
   std::unique_ptr<PackedWeights> pack(const LayerConfig&, const CheckedWeights& weights,
                                       Context& context) const override {
     return fp8::pack(kTileKernels.packing, weights, context);
