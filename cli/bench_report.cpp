@@ -36,15 +36,17 @@ struct Figures {
   std::vector<SpeedUp> speed_ups;
 };
 
-// Sizes, times and ratios: all of them stand on logarithmic axes.
-double number(const Json& row, const char* key) {
+// Sizes, times and ratios, all of which stand on logarithmic axes; and shares and errors, which may be 0.
+enum class Zero : bool { kRefused, kTaken };
+double number(const Json& row, const char* key, Zero zero = Zero::kRefused) {
   constexpr double kLargest = 1e15;
   const auto found = row.find(key);
   if (found == row.end() || !found->is_number()) {
     throw UsageError(fmt::format("a row of the document has no number {}", key));
   }
   const double value = found->get<double>();
-  if (!(value > 0 && value <= kLargest)) {
+  const bool is_measured = value > 0 || (value == 0 && zero == Zero::kTaken);
+  if (!is_measured || value > kLargest) {
     throw UsageError(fmt::format("a row of the document has {} = {}, which nothing was measured to be", key, value));
   }
   return value;
@@ -239,7 +241,7 @@ std::string comparison_table(const Json& document) {
     const Json states = row.value("states", Json::object());
     for (const auto& [state, some] : states.items()) {
       by_state += fmt::format("{}: {:.2f}, {:.0f} %, {:.0f}; ", escape_html(state), number(some, "ratio"),
-                              100 * number(some, "wins"), number(some, "pairs"));
+                              100 * number(some, "wins", Zero::kTaken), number(some, "pairs"));
     }
     html += fmt::format(
         "<tr><td>{}</td><td>{:.0f}, {:.0f}, {:.0f}</td><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.1f}</td>"
@@ -248,8 +250,8 @@ std::string comparison_table(const Json& document) {
         escape_html(text(row, "scheme")), number(row, "m"), number(row, "n"), number(row, "k"),
         escape_html(text(row, "kernel")), escape_html(text(row, "peer")), number(row, "ours_us"),
         number(row, "peer_us"), number(row, "ratio"), number(row, "ratio_p10"), number(row, "ratio_p90"),
-        100 * number(row, "wins"), number(row, "pairs"), number(row, "ours_error"), number(row, "peer_error"),
-        by_state);
+        100 * number(row, "wins", Zero::kTaken), number(row, "pairs"), number(row, "ours_error", Zero::kTaken),
+        number(row, "peer_error", Zero::kTaken), by_state);
   }
   return html + "</table>\n";
 }

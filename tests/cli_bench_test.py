@@ -162,6 +162,13 @@ class Peers(Case):
         self.succeeds("bench", "--report", self.folder / "b.json", "--html", again)
         self.assertEqual(again.read_text(), page)
 
+    def test_a_row_without_a_win_is_drawn(self):
+        _, document, _ = self.bench("right")
+        document["comparisons"][0].update(wins=0.0, peer_error=0.0)
+        (self.folder / "b.json").write_text(json.dumps(document))
+        self.succeeds("bench", "--report", self.folder / "b.json", "--html", self.folder / "lost.html")
+        self.assertIn("<td>0 %</td>", (self.folder / "lost.html").read_text())
+
     def test_rows_of_the_gpu_benchmark_are_drawn_too(self):
         row = {"type": "fp8", "m": 1, "n": 64, "k": 32, "us": 5.0, "share_of_floor": 0.5}
         rows = [row | {"contender": "cublaslt fp8"},
