@@ -9,6 +9,7 @@
 #include "kernels/cpu/huge_buffer.hpp"
 #include "kernels/cpu/shares.hpp"
 #include "kernels/operand_layout.hpp"
+#include "kernels/round_up.hpp"
 #include "numerics/formats.hpp"
 #include "scaledmm/error.hpp"
 #include "scaledmm/to_f32.hpp"
@@ -20,16 +21,12 @@ using dense::kPanelColumns;
 
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kFloatBytes = sizeof(float);
-constexpr std::int64_t kMostBlockRows = 192;
 
-constexpr std::array<float, kMostBlockRows> kOnes = [] {
-  std::array<float, kMostBlockRows> ones{};
+constexpr std::array<float, dense::kMostBlockRows> kOnes = [] {
+  std::array<float, dense::kMostBlockRows> ones{};
   ones.fill(1.0f);
   return ones;
 }();
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
 
 const dense::Kernel& kernel_for(const Device& device) {
   for (const dense::Kernel* kernel : {&native::bf16_amx(), &native::bf16_avx2()}) {

@@ -14,6 +14,7 @@ namespace scaledmm::dense {
 
 inline constexpr std::int64_t kPanelColumns = 16;
 inline constexpr std::int64_t kStep = 32;  // K is padded to it with zeros
+inline constexpr std::int64_t kMostBlockRows = 192;
 
 // One row of x, K elements, or a row of zeros when `x` is a null pointer. A kernel may prepare it as several rows, its
 // parts, the sums of which are added up at the end.
@@ -50,8 +51,8 @@ struct Kernel {
   std::int64_t tile_rows = 1;  // most prepared rows of a tile
   // How a call of more than one tile is cut. The prepared rows of a block over a chunk of K stay in L2, and so do the
   // panels of a group.
-  std::int64_t block_rows = 192;  // of x; with any parts a multiple of row_unit and tile_rows
-  std::int64_t chunk = 512;       // a multiple of kStep
+  std::int64_t block_rows = kMostBlockRows;  // of x, at most; with any parts a multiple of row_unit and tile_rows
+  std::int64_t chunk = 512;                  // a multiple of kStep
   std::int64_t group_panels = 4;
   std::int64_t (*panels_at_once)(std::int64_t rows) = nullptr;  // 1, 2 or 4; fewer may come at the end
   std::int64_t (*row_bytes)(std::int64_t padded_k) = nullptr;   // of a prepared row

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/adopted_section.hpp"
 #include "kernels/cpu/shares.hpp"
+#include "kernels/round_up.hpp"
 #include "numerics/formats.hpp"
 
 namespace scaledmm::fp8 {
@@ -14,8 +15,6 @@ namespace {
 
 // Of the packed bytes: a change of their order or meaning needs another number, or old files would be taken.
 constexpr int kLayoutVersion = 2;
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::vector<KBlock> k_blocks(const CheckedWeights& weights, std::int64_t k_step) {
   std::vector<KBlock> blocks;

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/bf16_parts.hpp"
 #include "kernels/cpu/shares.hpp"
+#include "kernels/round_up.hpp"
 #include "numerics/formats.hpp"
 
 namespace scaledmm::fp8 {
@@ -18,9 +19,7 @@ constexpr std::int64_t kItemsPerWorker = 4;  // so that a late thread costs a qu
 constexpr std::int64_t kCodeBytes = 2;  // of a code, or of a value of a part, in a packer's row, at most
 constexpr float kOne = 1.0f;            // the row scale of W8A16
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-std::int64_t aligned(std::int64_t bytes) { return divide_up(bytes, kCacheLine) * kCacheLine; }
+std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kCacheLine); }
 
 // Part i of `total` things dealt into `parts` parts that differ by one at most.
 std::int64_t part_begin(std::int64_t total, std::int64_t parts, std::int64_t i) {

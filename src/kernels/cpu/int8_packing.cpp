@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/adopted_section.hpp"
 #include "kernels/cpu/shares.hpp"
+#include "kernels/round_up.hpp"
 
 namespace scaledmm {
 
@@ -12,8 +13,6 @@ namespace {
 
 // Of the packed bytes: a change of their order or meaning needs another number, or old files would be taken.
 constexpr int kLayoutVersion = 1;
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
 std::vector<Int8Segment> split_k(const CheckedWeights& weights, std::int64_t step) {
   std::vector<Int8Segment> segments;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cpu/shares.hpp"
+#include "kernels/round_up.hpp"
 
 namespace scaledmm {
 namespace {
@@ -13,27 +14,24 @@ constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kPassBytes = 32 << 20;  // codes of x that are kept at a time
 constexpr std::int64_t kTasksPerThread = 8;    // enough that a slow thread does not hold up the rest
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) { return ceil_div(value, step) * step; }
-
 // How rows and columns are cut. Column tiles are `panels` wide, row tiles `rows` high, in rectangles and tasks alike.
 struct Schedule {
   Schedule(const Int8Weights& weights, const CodeRows& codes, const Int8Method& method, std::int64_t m,
            std::int64_t threads, std::int64_t l2_bytes) {
     const std::int64_t block_bytes = l2_bytes / 8 * method.block_eighths;
     const std::int64_t rows_in_cache = std::max<std::int64_t>(1, block_bytes / codes.row_bytes / method.rows);
-    const std::int64_t blocks = ceil_div(m, rows_in_cache * method.rows);
-    block_m = round_up(ceil_div(m, blocks), method.row_step);
-    m_blocks = ceil_div(m, block_m);
+    const std::int64_t blocks = divide_up(m, rows_in_cache * method.rows);
+    block_m = round_up(divide_up(m, blocks), method.row_step);
+    m_blocks = divide_up(m, block_m);
     panels = method.panels;
     // Panels that are all padding, past N, are nobody's.
-    const std::int64_t used_panels = ceil_div(weights.n, kInt8PanelN);
-    const std::int64_t wanted = ceil_div(kTasksPerThread * threads, m_blocks);
+    const std::int64_t used_panels = divide_up(weights.n, kInt8PanelN);
+    const std::int64_t wanted = divide_up(kTasksPerThread * threads, m_blocks);
     // Narrower rectangles where the layer is too small to give every thread its share.
-    while (threads > 1 && panels > method.least_panels && ceil_div(used_panels, panels) < wanted) panels /= 2;
-    column_tiles = ceil_div(used_panels, panels);
+    while (threads > 1 && panels > method.least_panels && divide_up(used_panels, panels) < wanted) panels /= 2;
+    column_tiles = divide_up(used_panels, panels);
     tiles_per_task = std::max<std::int64_t>(1, column_tiles / wanted);
-    column_tasks = ceil_div(column_tiles, tiles_per_task);
+    column_tasks = divide_up(column_tiles, tiles_per_task);
     workers = std::min(threads, tasks());
     const std::int64_t rows = round_up(std::min(block_m, method.rows), method.row_step);
     sums_bytes = round_up(rows * panels * kInt8PanelN * 4, kAlignment);
@@ -83,7 +81,7 @@ class Worker {
     const std::int64_t next_bytes = next_panels * kInt8PanelN * weights_.packed_k;
     const std::int64_t y_bytes = size_bytes(arguments_.y_dtype);
     rectangle_.y_stride_bytes = arguments_.y_stride * y_bytes;
-    const std::int64_t tiles = ceil_div(end - begin, method_.rows);
+    const std::int64_t tiles = divide_up(end - begin, method_.rows);
     rectangle_.streams = tiles == 1;
     // Threads begin at different rows, whose codes lie in the caches of the threads that quantized them.
     const std::int64_t turn = index_ * tiles / schedule_.workers;

@@ -3,14 +3,13 @@
 #include <limits>
 
 #include "device/cuda_module.hpp"
+#include "kernels/round_up.hpp"
 
 namespace scaledmm {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t kCodeAlignment = 16;
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
 bool is_aligned(const ApplyArguments& a) {
   return reinterpret_cast<std::uintptr_t>(a.x) % kCodeAlignment == 0 && (a.m == 1 || a.x_stride % kCodeAlignment == 0);

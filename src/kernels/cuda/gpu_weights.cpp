@@ -4,6 +4,7 @@
 #include <string>
 
 #include "device/cuda_module.hpp"
+#include "kernels/round_up.hpp"
 
 namespace scaledmm {
 namespace {
@@ -11,8 +12,6 @@ namespace {
 constexpr std::int64_t kPitch = 16;  // what the card's bulk copies ask of a row's address
 constexpr std::int64_t kLargestSize = 1 << 30;
 constexpr std::int64_t kLargestInt8K = (1 << 17) - 1;  // 128 * 128 * K stays below 2^31
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
 DeviceBuffer upload_codes(const CheckedWeights& w, const GpuWeights& packed, const Device& device) {
   const std::int64_t bytes = packed.padded_n * packed.pitch;
