@@ -114,6 +114,13 @@ int plan(const PlanOptions& options) {
       document["layers"].push_back(layer_json(planned.layer->name, planned.selection, planned.layer->warnings));
     }
     print_json(document);
+    // The document has no place for these.
+    for (const std::string& warning : checkpoint.warnings()) note(warning);
+    for (const LayerRecord& layer : checkpoint.layers()) {
+      for (const std::string& warning : layer.warnings) {
+        if (!layer.quantized) note(fmt::format("{}: {}", layer.name, warning));
+      }
+    }
   } else {
     print_text(checkpoint, device, layers);
   }

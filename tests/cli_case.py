@@ -121,12 +121,13 @@ def data8_x(rows, k):
     return [float((11 * m + 7 * i) % 255 - 127) for m in range(rows) for i in range(k)]
 
 
-def data8_checkpoint(folder, n=96, k=320, layer="model.layers.0.mlp.up_proj"):
+def data8_checkpoint(folder, n=96, k=320, layer="model.layers.0.mlp.up_proj", more=None):
     codes = bytes(((5 * r + 3 * i) % 255 - 127) & 0xFF for r in range(n) for i in range(k))
     tensors = {
         f"{layer}.weight_scale": ("F32", [n, 1], f32([2.0 ** -(r % 4) for r in range(n)])),
         f"{layer}.weight": ("I8", [n, k], codes),
         "lm_head.weight": ("BF16", [4, k], bf16([0.0] * (4 * k))),
+        **(more or {}),
     }
     return write_checkpoint(folder, compressed_tensors("int"), tensors)
 

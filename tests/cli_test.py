@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 import cli_case
-from cli_case import Case, data8_checkpoint, run, write_checkpoint, write_safetensors
+from cli_case import Case, data8_checkpoint, f32, run, write_checkpoint, write_safetensors
 
 
 class Usage(Case):
@@ -154,6 +154,12 @@ class Plan(Case):
         able = [c["kernel"] for c in layer["candidates"] if c["ok"]]
         self.assertEqual(layer["selected"], able[0])
         self.assertEqual(able[-1], "reference")
+
+    def test_json_leaves_the_checkpoints_warnings_to_standard_error(self):
+        stray = {"nobodys.weight_scale": ("F32", [1], f32([1.0]))}
+        out, err = self.succeeds("plan", data8_checkpoint(self.folder / "c", more=stray), "--json")
+        self.assertEqual(list(json.loads(out)), ["device", "layers"])
+        self.assertRegex(err, "scaledmm: .*nobodys.weight_scale.* is not used")
 
     def test_text_names_the_layer_the_kernel_and_the_reasons(self):
         checkpoint = data8_checkpoint(self.folder / "c")

@@ -81,6 +81,7 @@ TEST(Registry, QuantizedActivationsComeFirstWhereFp8IsAnInstructionOrWhenAskedFo
   const Selection selection = explain(half, cpu_device(Isa::kAmx));
   const auto after = std::ranges::find(selection.candidates, find_kernel("fp8_w8a16_amx"), &Candidate::kernel);
   EXPECT_TRUE(after->ok);
+  EXPECT_EQ(std::ranges::find(selection.candidates, true, &Candidate::ok)->kernel, selection.kernel);
   EXPECT_EQ(after->better, "fp8_w8a8_amx");
   EXPECT_NE(after->reason.find("2 bf16 products"), std::string::npos) << after->reason;
   EXPECT_NE(selection.text().find("; after fp8_w8a8_amx: " + after->reason), std::string::npos) << selection.text();

@@ -38,10 +38,11 @@ struct Candidate {
   const LinearKernel* kernel = nullptr;
   bool ok = false;
   std::string reason;  // why not, or why `better` comes first; else empty
-  std::string better;  // a kernel that is taken before this one where both can be; empty: none
+  std::string better;  // a kernel that comes before this one where both can run; empty: none
 };
 
-// The outcome, as data: every candidate of the device in list order, what was taken, and what the user should know.
+// The outcome, as data: every candidate of the device in order of preference, what was taken, and what the user should
+// know.
 struct Selection {
   LayerConfig config;
   Device device;

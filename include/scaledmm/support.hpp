@@ -11,7 +11,7 @@ class Support {
  public:
   static Support yes() { return Support(true, {}, {}); }
   static Support no(std::string reason) { return Support(false, std::move(reason), {}); }
-  // Yes, but selection takes the kernel `better` where it can be taken too.
+  // Yes, but where the kernel `better` can run too, it comes first.
   static Support yes_after(std::string better, std::string reason) {
     return Support(true, std::move(reason), std::move(better));
   }

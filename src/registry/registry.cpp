@@ -85,17 +85,20 @@ Support answer(const LinearKernel& kernel, const LayerConfig& config, const Devi
 }
 
 const LinearKernel* first_ok(const Selection& selection, const std::optional<std::string>& backend) {
-  const auto can_be_taken = [&](const Candidate& candidate) {
-    return candidate.ok && (!backend || in_backend(candidate.kernel->info(), *backend));
-  };
   for (const Candidate& candidate : selection.candidates) {
-    if (!can_be_taken(candidate)) continue;
-    const auto better = std::ranges::find_if(
-        selection.candidates, [&](const Candidate& other) { return other.kernel->name() == candidate.better; });
-    if (better == selection.candidates.end() || !can_be_taken(*better)) return candidate.kernel;
-    return better->kernel;
+    if (candidate.ok && (!backend || in_backend(candidate.kernel->info(), *backend))) return candidate.kernel;
   }
   return nullptr;
+}
+
+// Moves candidates that name a better one behind it, where it can run.
+void put_better_first(std::vector<Candidate>& candidates) {
+  for (std::size_t i = candidates.size(); i-- > 0;) {
+    const auto at = candidates.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto better =
+        std::find_if(at, candidates.end(), [&](const Candidate& c) { return c.kernel->name() == at->better; });
+    if (better != candidates.end() && better->ok) std::rotate(at, at + 1, better + 1);
+  }
 }
 
 std::mutex verbose_mutex;
@@ -117,7 +120,7 @@ std::string line_of(const Selection& selection) {
                      "]: " + std::string(selection.kernel->name());
   for (const Candidate& candidate : selection.candidates) {
     if (candidate.kernel == selection.kernel) break;
-    if (!candidate.reason.empty()) line += "; not " + std::string(candidate.kernel->name()) + ": " + candidate.reason;
+    if (!candidate.ok) line += "; not " + std::string(candidate.kernel->name()) + ": " + candidate.reason;
   }
   return line;
 }
@@ -165,6 +168,7 @@ Selection explain(const LayerConfig& config, const Device& device, const SelectO
     const Support support = answer(*kernel, config, device, settings, options);
     selection.candidates.push_back({kernel, support.ok(), support.reason(), support.better()});
   }
+  put_better_first(selection.candidates);
   if (settings.forced != nullptr) {
     const auto forced = std::ranges::find(selection.candidates, settings.forced, &Candidate::kernel);
     if (forced->ok) selection.kernel = settings.forced;
