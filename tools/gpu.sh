@@ -54,7 +54,7 @@ run() {
   if [ -n "$gemm_bench" ]; then
     step "GEMMs beside cuBLASLt"
     "$gemm_bench" table "$out/gemm_bench.json" >"$out/gemm_bench.txt" || status=1
-    grep -E '^(fp8|int8) |sm90 |cublaslt (fp8|int8) ' "$out/gemm_bench.txt" || true
+    grep -E '^(fp8|int8) |^  .*(sm90 |cublaslt (fp8|int8) )' "$out/gemm_bench.txt" || true
     pages=("$out/gemm_bench.json")
   fi
 

@@ -67,6 +67,30 @@ CublasLtPeer::~CublasLtPeer() {
   if (operation_) cublasLtMatmulDescDestroy(operation_);
 }
 
+std::string CublasLtPeer::algorithm() const {
+  constexpr struct {
+    const char* name;
+    cublasLtMatmulAlgoConfigAttributes_t attribute;
+    std::size_t bytes;
+  } kParts[] = {{"id", CUBLASLT_ALGO_CONFIG_ID, 4},
+                {"tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+                {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+                {"split", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+                {"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+                {"option", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+                {"shape", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+                {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2}};
+  std::string text;
+  for (const auto& part : kParts) {
+    std::int32_t value = 0;  // little-endian: also what two bytes are written into
+    std::size_t written = 0;
+    check_lt(cublasLtMatmulAlgoConfigGetAttribute(&algorithm_, part.attribute, &value, part.bytes, &written),
+             "cublasLtMatmulAlgoConfigGetAttribute");
+    text += (text.empty() ? "" : ", ") + std::string(part.name) + ' ' + std::to_string(value);
+  }
+  return text;
+}
+
 void CublasLtPeer::run(const void* x, const void* w, void* y, const Buffer& workspace, cudaStream_t stream) const {
   const float one = 1, zero = 0;
   const std::int32_t int_one = 1, int_zero = 0;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "device_data.hpp"
 
@@ -23,6 +24,8 @@ class CublasLtPeer {
   void run(const void* x, const void* w, void* y, const Buffer& workspace, cudaStream_t stream) const;
   std::int64_t y_bytes() const { return y_bytes_; }
   std::int64_t padded_m() const { return m_; }
+  // What the heuristic chose, as the numbers of cublasLt's enumerations.
+  std::string algorithm() const;
 
  private:
   CublasLtPeer() = default;

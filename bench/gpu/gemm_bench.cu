@@ -228,6 +228,7 @@ void add_peer(Session& session, std::vector<Contender>& contenders, const std::s
     std::printf("%s: no algorithm\n", name.c_str());
     return;
   }
+  std::printf("algorithm of %s: %s\n", name.c_str(), peer->algorithm().c_str());
   outputs.emplace_back(peer->y_bytes());
   contenders.push_back(
       {name, [&session, p = peer.get(), x, w, y = outputs.back().data()](int copy, cudaStream_t stream) {

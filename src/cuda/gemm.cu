@@ -123,14 +123,17 @@ GemmPlan swap_plan(const GemmWeights& w, std::int64_t m, int interval, int runs,
     return plan;
   }
   if (m <= 16) {
-    // Low tiles would fetch x too often: x is a quarter of w's bytes with 64 rows.
     const bool split = may_split && w.k >= 8192 && w.n <= w.sm_count / 2 * 64;
-    if (small || split) plan.rows = 64;
+    if (split) plan.rows = 64;
     plan.split = split ? 2 : 1;
-    size_ring(plan, w.k, plan.rows <= 40 ? 8 : 4, kFullRing);
+    // 16 x 4096 x 4096: 5.9 us with tiles of 32 rows in a small ring, 6.6 with 64 in the whole one.
+    const bool small_ring = small && !split;
+    size_ring(plan, w.k, plan.rows <= 40 && !small_ring ? 8 : 4, small_ring ? kSmallRing : kFullRing);
     return plan;
   }
-  if (const int rows = rows_of_split(w, may_split); rows > 0) {
+  // 64 x 4096 x 4096, INT8: 8.0 us, with a split 8.3.
+  const bool enough = small && w.k < 8192 && divide_up(w.n, 64) * 3 > w.sm_count;
+  if (const int rows = rows_of_split(w, may_split); rows > 0 && !enough) {
     plan.split = 2;
     plan.rows = rows;
     size_ring(plan, w.k, small ? 2 : 4, small && m <= 64 ? 132 * 1024 : kFullRing);
@@ -186,10 +189,12 @@ GemmPlan tile_plan(const GemmWeights& w, std::int64_t m, int interval, int runs,
 }
 
 // Whether tiles of 128 x 64 take fewer turns of all SMs: 128 x 4096 x 4096 takes 7.8 us with 64 of them, and 12.2 with
-// 32 of 128 x 128. Not for half of their rows (64 x 4096 x 4096: 10.4 us, gemm_swap 8.3), nor where CTAs may share a
-// long K, which moves fewer bytes.
+// 32 of 128 x 128. Not for half of their rows (64 x 4096 x 4096: 10.4 us, gemm_swap 7.2), nor where CTAs may share a
+// long K, which moves fewer bytes, unless one turn of them fills most SMs (128 x 7168 x 16384, INT8: 36.1 us, with a
+// split 37.8).
 bool prefers_narrow(const GemmWeights& w, std::int64_t m, bool promoted, bool may_split) {
-  if (m <= 64 || (may_split && w.k > 8192)) return false;
+  if (m <= 64) return false;
+  if (may_split && w.k > 8192 && (m > 128 || divide_up(w.n, 64) * 4 < w.sm_count * 3)) return false;
   if (promoted && is_long(w, m)) return time_of(w, m, {64, 1250}) < time_of(w, m, carry_width(w, m, 1));
   return time_of(w, m, {64, 1150}) < time_of(w, m, {128, 1000});
 }

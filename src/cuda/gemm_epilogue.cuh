@@ -137,6 +137,20 @@ __device__ __forceinline__ void store_piece(const GemmEpilogue& e, int row, int 
   }
 }
 
+// The same for 4 packed outputs of 2 bytes.
+__device__ __forceinline__ void store_words(const GemmEpilogue& e, int row, int column, const uint2& words) {
+  std::uint16_t* address = static_cast<std::uint16_t*>(e.y) + row * e.y_stride + column;
+  if (column + 4 <= e.n && reinterpret_cast<std::uintptr_t>(address) % 8 == 0) {
+    *reinterpret_cast<uint2*>(address) = words;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t word = i < 2 ? words.x : words.y;
+    if (column + i < e.n) address[i] = static_cast<std::uint16_t>(word >> 16 * (i % 2));
+  }
+}
+
 __device__ __forceinline__ void add_words(float (&total)[4], const uint4& words) {
   total[0] += __uint_as_float(words.x);
   total[1] += __uint_as_float(words.y);

@@ -153,6 +153,10 @@ struct SwapKernel {
     for (int i = 0; i < kCount; ++i) total[i] += d[i];
   }
 
+  static __device__ __forceinline__ void release(const Ring& ring, bool leader) {
+    if (leader) sm90::arrive(ring.empty());
+  }
+
   // d (+)= 64 rows of w by all of x, block `box` of the stage. x: where kAlone has the stage's first value of the row.
   // Left open: the caller commits.
   static __device__ __forceinline__ void multiply(const SwapProblem& p, const Ring& ring, std::uint32_t x,
@@ -165,93 +169,177 @@ struct SwapKernel {
     for (int j = 0; j < 4; ++j) sm90::wgmma(d, a + j * sm90::kNextK, b + j * sm90::kNextK, j == 0 ? add : 1);
   }
 
-  // kPromote: kBlocks blocks of K in straight code, two accumulators in turn. (Left open across a loop, the compiler
-  // serialises the pipeline: C7514.)
-  template <int kBlocks>
-  static __device__ __forceinline__ void run_blocks(const SwapProblem& p, const Ring& ring, std::uint32_t x,
-                                                    Sum (&sums)[kCount], int group, int box) {
+  // kPromote: kStages stages of kBoxes blocks of K in straight code, two accumulators in turn. (Left open across a
+  // loop, the compiler serialises the pipeline: C7514.) x: of the first stage; kAlone.
+  template <int kStages, int kBoxes>
+  static __device__ __forceinline__ void run_blocks(const SwapProblem& p, Ring& ring, std::uint32_t x,
+                                                    Sum (&sums)[kCount], int group, bool leader) {
     Sum d[2][kCount];
+    Ring previous = ring;
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
+    for (int i = 0; i < kStages * kBoxes; ++i) {
+      if (i % kBoxes == 0) {
+        if (i > 0) ring.next();
+        sm90::wait_barrier(ring.full(), ring.parity);
+      }
       sm90::pin(d[i % 2]);
       sm90::wgmma_fence();
-      multiply(p, ring, x, d[i % 2], group, box + i, 0);
+      multiply(p, ring, x + i / kBoxes * p.boxes * kRowBytes, d[i % 2], group, i % kBoxes, 0);
       sm90::wgmma_commit();
       if (i == 0) continue;
       sm90::wgmma_wait<1>();
+      if (i % kBoxes == 0) {
+        release(previous, leader);
+        previous = ring;
+      }
       add_to(sums, d[(i + 1) % 2]);
     }
     sm90::wgmma_wait<0>();
-    add_to(sums, d[(kBlocks + 1) % 2]);
+    release(previous, leader);
+    ring.next();
+    add_to(sums, d[(kStages * kBoxes + 1) % 2]);
+  }
+
+  // The stages whose first is number `s` of this CTA's.
+  static __device__ __forceinline__ void run_promoted(const SwapProblem& p, Ring& ring, Sum (&sums)[kCount], int group,
+                                                      bool leader, int s, int end) {
+    const auto x = [&] { return ring.row + s * p.boxes * kRowBytes; };
+    // Straight code frees a stage once the next one has come: too late where there are three (64 x 4096 x 4096: 8.0 us
+    // instead of 7.4).
+    const bool deep = p.stages > 3;
+    if (p.boxes == 4) {
+      for (; deep && s + 2 <= end; s += 2) run_blocks<2, 4>(p, ring, x(), sums, group, leader);
+      for (; s < end; ++s) run_blocks<1, 4>(p, ring, x(), sums, group, leader);
+    } else if (p.boxes == 8) {
+      for (; s < end; ++s) run_blocks<1, 8>(p, ring, x(), sums, group, leader);
+    } else {
+      for (; deep && s + 4 <= end; s += 4) run_blocks<4, 2>(p, ring, x(), sums, group, leader);
+      for (; s < end; ++s) run_blocks<1, 2>(p, ring, x(), sums, group, leader);
+    }
+  }
+
+  // The same of 288 threads, which have 168 registers each: too few for two accumulators of 64.
+  static __device__ __forceinline__ void run_promoted_alone(const SwapProblem& p, Ring& ring, Sum (&sums)[kCount],
+                                                            int group, bool leader, int stages) {
+    for (int s = 0; s < stages; ++s, ring.next()) {
+      sm90::wait_barrier(ring.full(), ring.parity);
+      for (int box = 0; box < p.boxes; ++box) {
+        Sum d[kCount];
+        sm90::pin(d);
+        sm90::wgmma_fence();
+        multiply(p, ring, ring.row, d, group, box, 0);
+        sm90::wgmma_commit();
+        sm90::wgmma_wait<0>();
+        add_to(sums, d);
+      }
+      release(ring, leader);
+    }
+  }
+
+  // Never promoted: always two blocks of K in flight.
+  static __device__ __forceinline__ void run_direct(const SwapProblem& p, Ring& ring, Sum (&sums)[kCount], int group,
+                                                    bool leader, int stages) {
+    Ring previous = ring;
+    sm90::pin(sums);
+    for (int s = 0, box = 0; s < stages;) {
+      sm90::wait_barrier(ring.full(), ring.parity);
+      const std::uint32_t x = ring.row + s * p.boxes * kRowBytes;
+      sm90::wgmma_fence();
+      multiply(p, ring, x, sums, group, box, 1);
+      multiply(p, ring, x, sums, group, box + 1, 1);
+      sm90::wgmma_commit();
+      sm90::wgmma_wait<1>();
+      if (box == 0 && s > 0) release(previous, leader);
+      box += 2;
+      if (box == p.boxes) {
+        previous = ring;
+        ring.next();
+        box = 0;
+        ++s;
+      }
+    }
+    sm90::wgmma_wait<0>();
+    sm90::pin(sums);
+    release(previous, leader);
   }
 
   // Sums of one tile over this CTA's run of K.
   static __device__ __forceinline__ void run_tile(const SwapProblem& p, Ring& ring, Sum (&sums)[kCount], int group,
                                                   bool leader, int stages) {
-    // 288 threads have 168 registers each: too few for two accumulators of 64.
-    constexpr bool kOneAccumulator = kColumns == 128 && kGroups == 2;
-    [[maybe_unused]] Sum first_run[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sums[i] = 0;
-    [[maybe_unused]] const bool hold = p.runs > 1 && p.split == 1;
-    for (int s = 0; s < stages; ++s) {
-      if constexpr (kHoldRun) {
-        if (hold && s == p.middle) {
+    if constexpr (!kPromote) {
+      run_direct(p, ring, sums, group, leader, stages);
+    } else if constexpr (kColumns == 128 && kGroups == 2) {
+      run_promoted_alone(p, ring, sums, group, leader, stages);
+    } else if constexpr (!kHoldRun) {
+      run_promoted(p, ring, sums, group, leader, 0, stages);
+    } else {
+      const bool hold = p.runs > 1 && p.split == 1;
+      Sum first_run[kCount];
+      // One copy of the code for both runs.
+#pragma unroll 1
+      for (int s = 0, end = hold ? p.middle : stages;; s = end, end = stages) {
+        run_promoted(p, ring, sums, group, leader, s, end);
+        if (end == stages) break;
 #pragma unroll
-          for (int i = 0; i < kCount; ++i) {
-            first_run[i] = sums[i];
-            sums[i] = 0;
-          }
+        for (int i = 0; i < kCount; ++i) {
+          first_run[i] = sums[i];
+          sums[i] = 0;
         }
       }
-      sm90::wait_barrier(ring.full(), ring.parity);
-      const std::uint32_t x = ring.row + s * p.boxes * kRowBytes;
-      int box = 0;
-      if constexpr (kPromote && kOneAccumulator) {
-        for (; box < p.boxes; ++box) run_blocks<1>(p, ring, x, sums, group, box);
-      } else if constexpr (kPromote) {
-        for (; box + 4 <= p.boxes; box += 4) run_blocks<4>(p, ring, x, sums, group, box);
-        for (; box < p.boxes; box += 2) run_blocks<2>(p, ring, x, sums, group, box);
-      } else {
-        for (; box < p.boxes; box += 2) {
-          sm90::pin(sums);
-          sm90::wgmma_fence();
-          multiply(p, ring, x, sums, group, box, 1);
-          multiply(p, ring, x, sums, group, box + 1, 1);
-          sm90::wgmma_commit();
-          sm90::wgmma_wait<0>();
-          sm90::pin(sums);
-        }
-      }
-      if (leader) sm90::arrive(ring.empty());
-      ring.next();
-    }
-    if constexpr (kHoldRun) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) sums[i] = hold ? first_run[i] + sums[i] : sums[i];
     }
   }
 
+  // Outputs of 2 bytes are transposed inside each warp, so that a thread holds 4 columns of one row and a row's 32
+  // bytes are stored at once.
   template <bool kWide>
   static __device__ __forceinline__ void store_tile(const SwapProblem& p, const Sum (&sums)[kCount],
                                                     const RowTerms (&rows)[kRowTerms], const ColumnTerms (&columns)[2],
                                                     int first, int local, int lane) {
     const GemmEpilogue& e = p.epilogue;
+    const bool narrow = e.y_type != GemmOutput::kFloat32;
+    const int mine = local - lane / 4 + 4 * (lane % 4);  // after the transposition
 #pragma unroll
     for (int i = 0; i < kColumns / 8; ++i) {
+      if (8 * i >= e.m) break;
+      float value[2][2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const RowTerms terms =
+            kHoldRowTerms ? rows[kHoldRowTerms ? 2 * i + j : 0] : terms_of(e, 8 * i + 2 * (lane % 4) + j, 0);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) value[h][j] = rescale<kWide>(sums[4 * i + 2 * h + j], terms, columns[h]);
+      }
+      if (narrow) {
+        const std::uint32_t low = sm90::transpose_8x8(pack_pair(e.y_type, value[0][0], value[0][1]));
+        const std::uint32_t high = sm90::transpose_8x8(pack_pair(e.y_type, value[1][0], value[1][1]));
+        const uint2 words = gather_columns(low, high, lane);
+        const int row = 8 * i + lane / 4;
+        if (row < e.m && mine < p.rows) store_words(e, row, first + mine, words);
+        continue;
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int row = 8 * i + 2 * (lane % 4) + j;
-        const RowTerms terms = kHoldRowTerms ? rows[kHoldRowTerms ? 2 * i + j : 0] : terms_of(e, row, 0);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int column = first + local + 8 * h;
-          if (row < e.m && local + 8 * h < p.rows && column < e.n) {
-            store_one(e, row, column, rescale<kWide>(sums[4 * i + 2 * h + j], terms, columns[h]));
-          }
+          if (row < e.m && local + 8 * h < p.rows && column < e.n) store_one(e, row, column, value[h][j]);
         }
       }
     }
+  }
+
+  // low, high: columns 2 q, 2 q + 1 and 8 more of thread q of each four. To columns 4 q .. 4 q + 3.
+  static __device__ __forceinline__ uint2 gather_columns(std::uint32_t low, std::uint32_t high, int lane) {
+    const int q = lane % 4, four = lane - q, source = 2 * (q % 2);
+    const bool upper = q >= 2;
+    const std::uint32_t one = __shfl_sync(~0u, q % 2 ? high : low, four + source + upper);
+    const std::uint32_t other = __shfl_sync(~0u, q % 2 ? low : high, four + source + !upper);
+    return upper ? make_uint2(other, one) : make_uint2(one, other);
   }
 
   // partial[row of x][row of w in the tile], where the ring was.

@@ -113,6 +113,13 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
   return rank;
 }
 
+// 8x8 matrix of 2-byte elements, two of a row in each thread of the warp, transposed.
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t words) {
+  std::uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(words));
+  return transposed;
+}
+
 // Four words at `address` of this CTA's shared memory, read from CTA `rank` of the cluster.
 __device__ __forceinline__ uint4 load_remote(std::uint32_t address, std::uint32_t rank) {
   std::uint32_t remote;

@@ -22,9 +22,11 @@ constexpr std::int64_t kRowBytes = 64;  // of every tile
 constexpr std::int64_t kTileBytes = 1024;
 constexpr std::int64_t kTileFloats = 256;
 
-// Tile registers, by row half and panel. The intrinsics of g++ paste the digit.
+// Tile registers, by row half and panel: two by two sums, or one by four. The intrinsics of g++ paste the digit.
 #define SCALEDMM_SUM_00 0
 #define SCALEDMM_SUM_01 1
+#define SCALEDMM_SUM_02 2
+#define SCALEDMM_SUM_03 3
 #define SCALEDMM_SUM_10 2
 #define SCALEDMM_SUM_11 3
 #define SCALEDMM_X_0 4
@@ -62,12 +64,16 @@ struct Sums {
 template <int kHalves, int kPanels>
 void begin_sums(bool from_memory, const Sums& sums) {
   _tile_zero(SCALEDMM_SUM_00);
-  if constexpr (kPanels == 2) _tile_zero(SCALEDMM_SUM_01);
+  if constexpr (kPanels >= 2) _tile_zero(SCALEDMM_SUM_01);
+  if constexpr (kPanels == 4) _tile_zero(SCALEDMM_SUM_02);
+  if constexpr (kPanels == 4) _tile_zero(SCALEDMM_SUM_03);
   if constexpr (kHalves == 2) _tile_zero(SCALEDMM_SUM_10);
   if constexpr (kHalves == 2 && kPanels == 2) _tile_zero(SCALEDMM_SUM_11);
   if (!from_memory) return;
   _tile_loadd(SCALEDMM_SUM_00, sums.at(0, 0), kRowBytes);
-  if constexpr (kPanels == 2) _tile_loadd(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
+  if constexpr (kPanels >= 2) _tile_loadd(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
+  if constexpr (kPanels == 4) _tile_loadd(SCALEDMM_SUM_02, sums.at(0, 2), kRowBytes);
+  if constexpr (kPanels == 4) _tile_loadd(SCALEDMM_SUM_03, sums.at(0, 3), kRowBytes);
   if constexpr (kHalves == 2) _tile_loadd(SCALEDMM_SUM_10, sums.at(1, 0), kRowBytes);
   if constexpr (kHalves == 2 && kPanels == 2) _tile_loadd(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
 }
@@ -75,7 +81,9 @@ void begin_sums(bool from_memory, const Sums& sums) {
 template <int kHalves, int kPanels>
 void store_sums(const Sums& sums) {
   _tile_stored(SCALEDMM_SUM_00, sums.at(0, 0), kRowBytes);
-  if constexpr (kPanels == 2) _tile_stored(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
+  if constexpr (kPanels >= 2) _tile_stored(SCALEDMM_SUM_01, sums.at(0, 1), kRowBytes);
+  if constexpr (kPanels == 4) _tile_stored(SCALEDMM_SUM_02, sums.at(0, 2), kRowBytes);
+  if constexpr (kPanels == 4) _tile_stored(SCALEDMM_SUM_03, sums.at(0, 3), kRowBytes);
   if constexpr (kHalves == 2) _tile_stored(SCALEDMM_SUM_10, sums.at(1, 0), kRowBytes);
   if constexpr (kHalves == 2 && kPanels == 2) _tile_stored(SCALEDMM_SUM_11, sums.at(1, 1), kRowBytes);
 }
@@ -150,8 +158,7 @@ void store_outputs(const Sums& totals, float power, const StoreCall& store) {
 }
 
 // Before and behind the products of a piece of K. Sums of a whole scale block pass through L1 on their way to the
-// totals or to y. Adding them one step late, so that the additions could overlap with the tiles of the next block, was
-// not faster. Lines of y that will be written are fetched while the tiles multiply.
+// totals or to y. Lines of y that will be written are fetched while the tiles multiply.
 template <int kHalves, int kPanels>
 void begin_piece(const Piece& piece, const TileCall& call) {
   begin_sums<kHalves, kPanels>(!piece.begins_block, {call.sums, call.panel_sums});

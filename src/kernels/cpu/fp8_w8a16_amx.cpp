@@ -25,8 +25,8 @@ using namespace fp8;
 constexpr std::int64_t kTileRows = 32;
 constexpr std::int64_t kTileK = 32;  // bf16 numbers of a tile row
 
-// Four panels, hence four streams of codes, for few rows were not faster.
-std::int64_t panels_at_once(std::int64_t) { return 2; }
+// Few rows have four panels, hence four streams of codes from memory.
+std::int64_t panels_at_once(std::int64_t rows) { return rows <= 16 ? 4 : 2; }
 
 void multiply_tile(DType weights, Weights source, std::int64_t rows, std::int64_t panels, const TileCall& call);
 void configure_tiles();
@@ -146,9 +146,33 @@ SCALEDMM_INLINE inline void multiply_step(const std::byte* x0, const std::byte* 
   }
 }
 
-// Part `part` of kHalves of one step of one panel. One line in four is fetched, `ahead` bytes on: that is enough for
-// the cache to fetch the rest on its own, and more would take the buffers that loads need.
-template <int kHalves>
+// The same of one half and four panels, w_panel bytes apart.
+template <class After>
+SCALEDMM_INLINE inline void multiply_step_of_four(const std::byte* x, const std::byte* w, std::int64_t w_panel,
+                                                  const After& after) {
+  _tile_loadd(SCALEDMM_X_0, x, kRowBytes);
+  _tile_loadd(SCALEDMM_W_0, w, kRowBytes);
+  _tile_dpbf16ps(SCALEDMM_SUM_00, SCALEDMM_X_0, SCALEDMM_W_0);
+  _tile_zero(SCALEDMM_W_0);
+  after(0);
+  _tile_loadd(SCALEDMM_W_1, w + w_panel, kRowBytes);
+  _tile_dpbf16ps(SCALEDMM_SUM_01, SCALEDMM_X_0, SCALEDMM_W_1);
+  _tile_zero(SCALEDMM_W_1);
+  after(1);
+  _tile_loadd(SCALEDMM_W_0, w + 2 * w_panel, kRowBytes);
+  _tile_dpbf16ps(SCALEDMM_SUM_02, SCALEDMM_X_0, SCALEDMM_W_0);
+  _tile_zero(SCALEDMM_W_0);
+  after(2);
+  _tile_loadd(SCALEDMM_W_1, w + 3 * w_panel, kRowBytes);
+  _tile_dpbf16ps(SCALEDMM_SUM_03, SCALEDMM_X_0, SCALEDMM_W_1);
+  _tile_zero(SCALEDMM_W_1);
+  _tile_zero(SCALEDMM_X_0);
+  after(3);
+}
+
+// Part `part` of kHalves of one step of one panel. One line in kFetchLines is fetched, `ahead` bytes on: that is enough
+// for the cache to fetch the rest on its own, and more would take the buffers that loads need.
+template <int kHalves, int kFetchLines>
 SCALEDMM_INLINE inline void widen_part(const Widener& widener, const std::uint8_t* codes, std::int64_t ahead,
                                        std::byte* wide, std::int64_t part) {
   constexpr std::int64_t kGroups = kStepGroups / kHalves;
@@ -156,19 +180,80 @@ SCALEDMM_INLINE inline void widen_part(const Widener& widener, const std::uint8_
   wide += part * kGroups * kWideBytes;
   SCALEDMM_UNROLL
   for (std::int64_t i = 0; i < kGroups; ++i) {
-    if (i % 4 == 0) _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + ahead), _MM_HINT_T1);
+    if (i % kFetchLines == 0) _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes + ahead), _MM_HINT_T1);
     widen_group(widener, codes + i * kGroupBytes, wide + i * kWideBytes);
   }
 }
 
+// What is done with the sums of a scale block while the tiles multiply the next one.
+enum class Adds : std::uint8_t { kNothing, kScaled, kScaledByRow };
+
+// The sums of a scale block on their way to the totals, some rows behind each product of the next block: in one go, the
+// tiles would stand still meanwhile. Few instructions, so that they fit beside the widening.
+template <int kHalves, int kPanels, Adds kAdds>
+class BlockAdder {
+ public:
+  BlockAdder(const Sums& sums, std::int64_t rows, const TileCall& call)
+      : sums_(sums), totals_{call.totals, call.panel_sums}, last_row_(rows - 1), call_(call) {}
+
+  // The sums are those of this block. A product plus -0 is the product.
+  void begin(std::int64_t block) {
+    block_ = block;
+    row_ = 0;
+    for (int p = 0; p < kPanels; ++p) {
+      scales_[p] = _mm512_load_ps(call_.scales + p * call_.panel_scales + block * kPanelColumns);
+      if constexpr (kAdds == Adds::kScaled) scales_[p] = _mm512_mul_ps(scales_[p], _mm512_set1_ps(call_.inverse_power));
+      if (block > 0) continue;
+      for (int i = 0; i < kRows; ++i) _mm512_store_ps(totals_.at(0, p) + i * kPanelColumns, _mm512_set1_ps(-0.0f));
+    }
+  }
+
+  SCALEDMM_INLINE void add_some() {
+    if (row_ == kRows) return;
+    SCALEDMM_UNROLL
+    for (int i = 0; i < kRowsAtOnce; ++i) add_row(row_ + i);
+    row_ += kRowsAtOnce;
+  }
+  void finish() {
+    while (row_ < kRows) add_some();
+  }
+
+ private:
+  static constexpr std::int64_t kRows = 16 * kHalves;
+  static constexpr int kRowsAtOnce = 4 / kPanels;  // of a block of 128, all behind the products of the next
+
+  SCALEDMM_INLINE void add_row(std::int64_t row) {
+    SCALEDMM_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      float* total = totals_.at(0, p) + row * kPanelColumns;
+      __m512 sum = _mm512_load_ps(sums_.at(0, p) + row * kPanelColumns);
+      if constexpr (kAdds == Adds::kScaledByRow) {
+        // The scale of a row may be so large that it overflows with a sum of multiplied weights.
+        sum = _mm512_mul_ps(_mm512_mul_ps(sum, _mm512_set1_ps(call_.inverse_power)),
+                            _mm512_set1_ps(call_.row_scale(std::min(row, last_row_), block_)));
+      }
+      _mm512_store_ps(total, _mm512_fmadd_ps(sum, scales_[p], _mm512_load_ps(total)));
+    }
+  }
+
+  Sums sums_;
+  Sums totals_;
+  std::int64_t last_row_;
+  const TileCall& call_;
+  __m512 scales_[kPanels];
+  std::int64_t block_ = 0;
+  std::int64_t row_ = kRows;
+};
+
 // Weights are widened into a ring that stays in L1, two steps ahead of their product: a tile load waits until the
 // stores of its data have left the store buffer. Every tile widens them anew, which hides behind two products a panel
 // and step; widened weights that are kept would be loads from L2 and short chunks of K.
-template <int kHalves, int kPanels>
+template <int kHalves, int kPanels, Adds kAdds>
 void multiply_tile_as(DType weights, std::int64_t rows, const TileCall& call) {
   constexpr std::int64_t kPanelRing = kRing * kTileBytes;
   constexpr std::int64_t kStepCodes = kTileK * kPanelColumns;
   constexpr std::int64_t kFetchSteps = 16;
+  constexpr int kFetchLines = kPanels == 4 ? 8 : 4;
   const Widener widener(fp8_numbering(weights));
   const std::int64_t steps = call.length() / kTileK;
   const std::byte* x0 = call.x;
@@ -181,9 +266,12 @@ void multiply_tile_as(DType weights, std::int64_t rows, const TileCall& call) {
   const std::int64_t ahead_in_next = ahead - steps * kStepCodes + kPanels * call.panel_codes;
   for (std::int64_t i = 0; i < std::min(kAhead, steps); ++i) {
     for (int p = 0; p < kPanels; ++p) {
-      widen_part<1>(widener, codes(i) + p * call.panel_codes, ahead, ring(i) + p * kPanelRing, 0);
+      widen_part<1, kFetchLines>(widener, codes(i) + p * call.panel_codes, ahead, ring(i) + p * kPanelRing, 0);
     }
   }
+  alignas(64) float near[kAdds == Adds::kNothing ? 1 : kHalves * kPanels * kTileFloats];
+  const Sums sums{near, kHalves * kTileFloats};
+  BlockAdder<kHalves, kPanels, kAdds> adder(sums, rows, call);
   std::int64_t i = 0;
   for (const Piece& piece : call.pieces) {
     begin_piece<kHalves, kPanels>(piece, call);
@@ -195,23 +283,48 @@ void multiply_tile_as(DType weights, std::int64_t rows, const TileCall& call) {
       const std::int64_t fetched = widened + kFetchSteps < steps ? ahead : ahead_in_next;
       std::byte* to = ring(i + kAhead);
       const std::byte* w = ring(i);
-      multiply_step<kHalves, kPanels>(
-          x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing, [&](int product) SCALEDMM_INLINE {
-            const int p = product / kHalves;
-            widen_part<kHalves>(widener, from + p * call.panel_codes, fetched, to + p * kPanelRing, product % kHalves);
-          });
+      const auto after = [&](int product) SCALEDMM_INLINE {
+        const int p = product / kHalves;
+        widen_part<kHalves, kFetchLines>(widener, from + p * call.panel_codes, fetched, to + p * kPanelRing,
+                                         product % kHalves);
+        if constexpr (kAdds != Adds::kNothing) adder.add_some();
+      };
+      if constexpr (kPanels == 4) {
+        multiply_step_of_four(x0 + i * kTileBytes, w, kPanelRing, after);
+      } else {
+        multiply_step<kHalves, kPanels>(x0 + i * kTileBytes, x1 + i * kTileBytes, w, w + kPanelRing, after);
+      }
+    }
+    if constexpr (kAdds != Adds::kNothing) {
+      adder.finish();
+      if (piece.ends_block && !(call.store != nullptr && &piece == &call.pieces.back())) {
+        store_sums<kHalves, kPanels>(sums);
+        adder.begin(piece.block);
+        continue;
+      }
     }
     end_piece<kHalves, kPanels>(piece, rows, call);
   }
+  if constexpr (kAdds != Adds::kNothing) adder.finish();
+}
+
+template <int kHalves, int kPanels>
+void multiply_tile_of(DType weights, std::int64_t rows, const TileCall& call) {
+  if (call.scales == nullptr || call.pieces.size() == 1) {
+    return multiply_tile_as<kHalves, kPanels, Adds::kNothing>(weights, rows, call);
+  }
+  if (call.row_scales_step == 0) return multiply_tile_as<kHalves, kPanels, Adds::kScaled>(weights, rows, call);
+  multiply_tile_as<kHalves, kPanels, Adds::kScaledByRow>(weights, rows, call);
 }
 
 void multiply_tile(DType weights, Weights, std::int64_t rows, std::int64_t panels, const TileCall& call) {
   if (rows > 16) {
-    if (panels == 2) return multiply_tile_as<2, 2>(weights, rows, call);
-    return multiply_tile_as<2, 1>(weights, rows, call);
+    if (panels == 2) return multiply_tile_of<2, 2>(weights, rows, call);
+    return multiply_tile_of<2, 1>(weights, rows, call);
   }
-  if (panels == 2) return multiply_tile_as<1, 2>(weights, rows, call);
-  multiply_tile_as<1, 1>(weights, rows, call);
+  if (panels == 4) return multiply_tile_of<1, 4>(weights, rows, call);
+  if (panels == 2) return multiply_tile_of<1, 2>(weights, rows, call);
+  multiply_tile_of<1, 1>(weights, rows, call);
 }
 
 SCALEDMM_TARGET_END

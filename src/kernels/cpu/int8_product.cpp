@@ -13,14 +13,22 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kPassBytes = 32 << 20;  // codes of x that are kept at a time
 constexpr std::int64_t kTasksPerThread = 8;    // enough that a slow thread does not hold up the rest
+constexpr std::int64_t kSharedBlocks = 4;      // blocks and threads a block from which smaller blocks are faster
+constexpr std::int64_t kSharingThreads = 4;
 
 // How rows and columns are cut. Column tiles are `panels` wide, row tiles `rows` high, in rectangles and tasks alike.
 struct Schedule {
   Schedule(const Int8Weights& weights, const CodeRows& codes, const Int8Method& method, std::int64_t m,
            std::int64_t threads, std::int64_t l2_bytes) {
-    const std::int64_t block_bytes = l2_bytes / 8 * method.block_eighths;
-    const std::int64_t rows_in_cache = std::max<std::int64_t>(1, block_bytes / codes.row_bytes / method.rows);
-    const std::int64_t blocks = divide_up(m, rows_in_cache * method.rows);
+    const auto blocks_of = [&](std::int64_t eighths) {
+      const std::int64_t rows_in_cache = l2_bytes / 8 * eighths / codes.row_bytes / method.rows;
+      return divide_up(m, std::max<std::int64_t>(1, rows_in_cache) * method.rows);
+    };
+    std::int64_t blocks = blocks_of(method.block_eighths);
+    // The codes of a block come from the caches of the threads that quantized them, to every thread that shares it.
+    if (method.shared_block_eighths > 0 && blocks >= kSharedBlocks && threads >= blocks * kSharingThreads) {
+      blocks = blocks_of(method.shared_block_eighths);
+    }
     block_m = round_up(divide_up(m, blocks), method.row_step);
     m_blocks = divide_up(m, block_m);
     panels = method.panels;

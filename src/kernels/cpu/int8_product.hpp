@@ -64,6 +64,8 @@ struct Int8Method {
   std::int64_t panels = 1;         // of a rectangle, at most
   std::int64_t least_panels = 1;   // where N is small; panels / least_panels is a power of two, and N is padded to it
   std::int64_t block_eighths = 0;  // of the second-level cache, for the codes of a block of rows; 0: one rectangle
+  // The same where many threads would share each of several blocks; 0: as few.
+  std::int64_t shared_block_eighths = 0;
   void (*multiply)(const Int8Rectangle&) = nullptr;
   // Block scales where no row has a zero point: all segments, to totals that were set to zero, for a multiple of
   // row_step rows. The place and the length are those of the first segment. nullptr: segment after segment.

@@ -33,6 +33,7 @@ constexpr Int8Method method_of(std::int64_t rows, std::int64_t panels) {
           .row_step = kTileRows,
           .panels = panels,
           .block_eighths = 4,
+          .shared_block_eighths = 2,
           .multiply = multiply_tiles,
           .multiply_blocks = multiply_blocks,
           .enter = configure_tiles,
@@ -107,24 +108,23 @@ void configure_tiles() {
 
 void release_tiles() { _tile_release(); }
 
-// Weights on their way to the second-level cache: one line in `stride`, evenly over the steps.
+// Weights on their way to the second-level cache, line by line, evenly over the steps.
 class WeightFetch {
  public:
   WeightFetch() = default;
-  WeightFetch(const std::int8_t* from, std::int64_t bytes, std::int64_t stride, std::int64_t steps)
-      : next_(from), stride_bytes_(stride * kTileK), fetches_((bytes / kTileK + stride - 1) / stride), steps_(steps) {}
+  WeightFetch(const std::int8_t* from, std::int64_t bytes, std::int64_t steps)
+      : next_(from), lines_(bytes / kTileK), steps_(steps) {}
 
   void step() {
-    for (due_ += fetches_; due_ >= steps_; due_ -= steps_) {
+    for (due_ += lines_; due_ >= steps_; due_ -= steps_) {
       _mm_prefetch(reinterpret_cast<const char*>(next_), _MM_HINT_T2);
-      next_ += stride_bytes_;
+      next_ += kTileK;
     }
   }
 
  private:
   const std::int8_t* next_ = nullptr;
-  std::int64_t stride_bytes_ = 0;
-  std::int64_t fetches_ = 0;
+  std::int64_t lines_ = 0;
   std::int64_t steps_ = 1;
   std::int64_t due_ = 0;
 };
@@ -148,9 +148,7 @@ class TileStream {
       ahead_in_next_ =
           a.next_bytes == 0 ? kAheadSteps * kTileBytes : (kAheadSteps - steps) * kTileBytes + (a.next - w_);
     } else {
-      // Two rectangles alone would have 16 lines a step to fetch, which costs more than it brings: one in 8 then.
-      const std::int64_t stride = a.next_bytes > 12 * kTileK * steps ? 8 : 1;
-      fetch_ = WeightFetch(a.next, a.next_bytes, stride, steps);
+      fetch_ = WeightFetch(a.next, a.next_bytes, steps);
     }
   }
 
@@ -170,6 +168,7 @@ class TileStream {
 
  private:
   static constexpr std::int64_t kAheadSteps = 4;
+  static constexpr std::int64_t kFetchStride = 8;  // the cache fetches the other lines on its own
 
   // Tile registers 0-3 hold sums, by row half and panel, 4-5 codes, 6-7 weights.
   template <class After>
@@ -225,14 +224,15 @@ class TileStream {
     _tile_zero(4);
   }
 
-  // Weights that are read once are fetched a little ahead. Where more rows keep those of this rectangle in the cache,
-  // the ones of the next are on their way to it; and, of block scales, the rows of y to where they will be written.
+  // Of weights that are read once, one line in eight is fetched a little ahead. Where more rows keep those of this
+  // rectangle in the cache, the ones of the next are on their way to it; and, of block scales, the rows of y to where
+  // they will be written.
   void prefetch() {
     if (streams_) {
       const std::int8_t* from = w_ + (steps_left_ > 0 ? kAheadSteps * kTileBytes : ahead_in_next_);
       --steps_left_;
       for (int p = 0; p < kPanels; ++p, from += w_panel_) {
-        for (std::int64_t line = 0; line < kTileBytes; line += kTileK) {
+        for (std::int64_t line = 0; line < kTileBytes; line += kFetchStride * kTileK) {
           _mm_prefetch(reinterpret_cast<const char*>(from + line), _MM_HINT_T0);
         }
       }
