@@ -60,7 +60,8 @@ class Gemm(c.Structure):
                 ("x_scale", c.c_void_p), ("x_scale_per_token", c.c_bool), ("w_scale", c.c_void_p),
                 ("bias", c.c_void_p), ("y", c.c_void_p), ("y_dtype", c.c_uint8), ("y_stride", c.c_int64),
                 ("x_zero_point", c.c_void_p), ("x_zero_point_per_token", c.c_bool), ("x_zero_point_any", c.c_bool),
-                ("w_column_sum", c.c_void_p), ("fast", c.c_bool), ("fused", c.POINTER(FusedRows))]
+                ("w_column_sum", c.c_void_p), ("fast", c.c_bool), ("fused", c.POINTER(FusedRows)),
+                ("x_is_new", c.c_bool)]
 
 
 class Module:

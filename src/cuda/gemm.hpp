@@ -69,6 +69,7 @@ struct GemmArguments {
   // The kernel before this one on the stream may still run while weights are fetched (programmatic dependent launch).
   // Set it unless that kernel writes the weights; everything else is read and written after that kernel has finished.
   bool overlap_previous;
+  bool x_is_new;  // that kernel writes x, so that weights are all that can be fetched until it ends
 };
 
 // Runs of K whose sums FP8 layers add, promoted: 1 or 2.
@@ -98,7 +99,7 @@ struct GemmPlan {
   int carry = 0;
 };
 
-GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate);
+GemmPlan choose_gemm_plan(const GemmWeights& weights, std::int64_t m, GemmAccumulate accumulate, bool x_is_new = false);
 cudaError_t run_gemm_plan(const GemmArguments& arguments, const GemmPlan& plan, cudaStream_t stream);
 
 }  // namespace scaledmm::cuda

@@ -240,6 +240,7 @@ Failure gemm(Place place, const Gemm* a) {
   arguments.accumulate = a->fast ? GemmAccumulate::kFast : GemmAccumulate::kPromoted;
   arguments.fused = a->fused;
   arguments.overlap_previous = true;
+  arguments.x_is_new = a->x_is_new;
   return on_device(place.device, "run_gemm", [&] { return run_gemm(arguments, stream_of(place)); });
 }
 

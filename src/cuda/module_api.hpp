@@ -13,7 +13,7 @@
 namespace scaledmm::cuda {
 
 // Raised with every change of this file.
-inline constexpr std::uint32_t kModuleVersion = 2;
+inline constexpr std::uint32_t kModuleVersion = 3;
 
 using Failure = const char*;
 
@@ -114,6 +114,7 @@ struct Gemm {
   const std::int32_t* w_column_sum;
   bool fast;               // FP8: sums stay in the tensor core's accumulator
   const FusedRows* fused;  // or null; then x and, if dynamic, x_scale and x_zero_point are memory that is filled
+  bool x_is_new;           // the launch right before this one writes x
 };
 
 // The same by cuBLASLt, on codes padded with zeros: x [padded_m, k], w [n, k], n and k multiples of 16. FP8 sums are

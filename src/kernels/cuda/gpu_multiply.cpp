@@ -55,6 +55,7 @@ void multiply_sm90(const LayerConfig& config, const GpuWeights& weights, bool fa
   gemm.w_column_sum = weights.column_sums.as<std::int32_t>();
   gemm.fast = fast;
   gemm.fused = x.fused ? &*x.fused : nullptr;
+  gemm.x_is_new = !x.fused && a.x_scale == nullptr;
   check_cuda(cuda_api().gemm(place_of(context), &gemm));
 }
 
