@@ -16,7 +16,8 @@ pip=("$work/tools/bin/python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" wheel --no-deps --wheel-dir "$work/plain" "$@" .
 
 export PATH="$work/tools/bin:$PATH"
-auditwheel repair --exclude libcuda.so.1 --wheel-dir "$work/repaired" "$work"/plain/*.whl 2>/dev/null
+auditwheel repair --exclude libcuda.so.1 --wheel-dir "$work/repaired" "$work"/plain/*.whl 2>"$work/log" ||
+  { cat "$work/log" >&2; exit 1; }
 wheel=$(ls "$work"/repaired/*.whl)
 mkdir -p "$directory"
 cp "$wheel" "$directory/"
