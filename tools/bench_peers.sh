@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 
 requirements=bench/baselines/requirements.txt
 home=${SCALEDMM_VENV_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/scaledmm}
+export SCALEDMM_VENV_HOME=$home
 venv=$home/peers-$(sha256sum <"$requirements" | cut -c1-12)
 binary=${SCALEDMM_BINARY:-build/release/scaledmm}
 wanted=" ${SCALEDMM_PEERS:-onednn onnxruntime openvino torch vllm} "
@@ -27,17 +28,19 @@ if [ bench/baselines/onednn_peer.cpp -nt "$onednn" ]; then
     -Wl,-rpath,"$venv/lib"
 fi
 
+# Commands are recorded as they stand, and run by a shell: no folder of this machine comes into a report.
+within() { printf '"$SCALEDMM_VENV_HOME/%s"' "${1#"$home"/}"; }
 peers=()
 add() {  # NAME COMMAND
   if [[ $wanted == *" $1 "* ]]; then peers+=(--peer "$2"); fi
 }
 # Threads that wait must sleep: the other side is timed then.
-add onednn "OMP_WAIT_POLICY=PASSIVE '$onednn'"
-add onnxruntime "'$venv/bin/python' bench/baselines/onnxruntime_cpu.py"
-add openvino "'$venv/bin/python' bench/baselines/openvino_cpu.py"
+add onednn "OMP_WAIT_POLICY=PASSIVE $(within "$onednn")"
+add onnxruntime "$(within "$venv/bin/python") bench/baselines/onnxruntime_cpu.py"
+add openvino "$(within "$venv/bin/python") bench/baselines/openvino_cpu.py"
 for library in torch vllm; do
   for other in "$home/$library"-*; do
-    if [ -e "$other/.complete" ]; then add "$library" "'$other/bin/python' bench/baselines/${library}_cpu.py"; fi
+    if [ -e "$other/.complete" ]; then add "$library" "$(within "$other/bin/python") bench/baselines/${library}_cpu.py"; fi
   done
 done
 exec "$binary" bench "$@" "${peers[@]}"
